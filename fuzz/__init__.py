@@ -1,0 +1,1 @@
+"""How it is tested: draws, generator, runner, campaigns, findings and the command line."""

@@ -1,0 +1,236 @@
+"""A campaign: many scenarios on some subjects, within a budget, told as events.
+
+The campaign prints nothing; readers of its events do.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from fuzz.canary import CANARY
+from fuzz.draws import SeededDraw
+from fuzz.features import FLOOR, features, owed
+from fuzz.findings import Finding, Findings, from_failure
+from fuzz.generator import generate
+from fuzz.mix import Mix, for_subjects, swarm
+from fuzz.runner import Run
+from fuzz.verdict import Judgement, Verdict
+from fuzz.world import World, supports
+from impl.config import Subject
+from oracle.scenario import Scenario
+
+STRETCH: Final = 64
+"""Scenarios drawn from one mix before the swarm moves on."""
+SHRINK_TIME_S: Final = 4.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: whichever comes first; None is no limit."""
+
+    max_time_s: float | None = None
+    max_scenarios: int | None = None
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run begins."""
+
+    what: str
+    subjects: Sequence[str]
+    seed: int | None
+    device: str
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """Where a run stands."""
+
+    scenarios: int
+    comparisons: int
+    findings: int
+    elapsed_s: float
+    now: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A new finding."""
+
+    finding: Finding
+
+
+Event = Started | Progressed | Found
+Listener = Callable[[Event], None]
+
+
+@dataclass
+class Report:
+    """How a run ended; verdict and exit code follow from it alone."""
+
+    subjects: list[str]
+    seed: int | None
+    scenarios: int = 0
+    comparisons: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    mix: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    elapsed_s: float = 0.0
+    doubts: list[str] = field(default_factory=list)
+    """Why nothing can be concluded, if so."""
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """`violates`, `inconclusive` or `holds`."""
+        if self.findings:
+            return "violates"
+        return "inconclusive" if self.doubts else "holds"
+
+    @property
+    def exit_code(self) -> int:
+        """0 holds, 1 violated, 3 inconclusive."""
+        return {"holds": 0, "violates": 1, "inconclusive": 3}[self.verdict]
+
+
+class Campaign:
+    """Judges scenarios one by one and gathers what comes of it."""
+
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        device: torch.device,
+        directory: Path | None,
+        listener: Listener,
+        shrinks: bool = True,
+    ) -> None:
+        self.subjects = subjects
+        self.device = device
+        self.listener = listener
+        self.findings = Findings(directory)
+        self.report = Report([subject.name for subject in subjects], None)
+        self.shrink_time_s = SHRINK_TIME_S if shrinks else 0.0
+        self.started_s = time.monotonic()
+        self._last_told_s = 0.0
+
+    def judge(self, scenario: Scenario) -> list[Judgement]:
+        """Run a scenario on each subject that serves it."""
+        subjects = [subject for subject in self.subjects if supports(subject, scenario)]
+        if not subjects:
+            return []
+        world = World(scenario, self.device)
+        judgements = []
+        for subject in subjects:
+            judgement = Run(world, subject).all_steps()
+            judgements.append(judgement)
+            self.settle(scenario, subject, judgement)
+        self.report.scenarios += 1
+        self.report.mix.update(features(scenario))
+        return judgements
+
+    def settle(self, scenario: Scenario, subject: Subject, judgement: Judgement) -> None:
+        """Count a judgement and keep what it shows."""
+        report = self.report
+        report.comparisons += judgement.comparisons
+        report.verdicts[judgement.verdict.value] += 1
+        if judgement.verdict is Verdict.UNKNOWN:
+            self.doubt(f"the checker failed on {subject.name}:\n{judgement.message}")
+        if judgement.verdict.is_finding:
+            found = self.findings.add(
+                subject,
+                judgement,
+                lambda: from_failure(scenario, subject, judgement, self.device, self.shrink_time_s),
+            )
+            report.findings = list(self.findings)
+            if found is not None:
+                self.listener(Found(found))
+
+    def doubt(self, why: str) -> None:
+        """Note a reason, once, why the run can't be trusted."""
+        if len(self.report.doubts) < 5 and why not in self.report.doubts:
+            self.report.doubts.append(why)
+
+    def tell(self, now: str = "", at_once: bool = False) -> None:
+        """Say where the run stands, a few times a second."""
+        elapsed_s = time.monotonic() - self.started_s
+        if at_once or elapsed_s - self._last_told_s > 0.2:
+            self._last_told_s = elapsed_s
+            report = self.report
+            self.listener(Progressed(report.scenarios, report.comparisons, len(self.findings), elapsed_s, now))
+
+    def finish(self) -> Report:
+        """Close the run; one that compared nothing proves nothing."""
+        report = self.report
+        report.findings = list(self.findings)
+        report.elapsed_s = time.monotonic() - self.started_s
+        if not report.scenarios:
+            self.doubt("no scenario was run")
+        elif not report.comparisons and not report.findings:
+            self.doubt("nothing was compared: every scenario was rejected or empty")
+        return report
+
+
+def fuzz(
+    subjects: Sequence[Subject],
+    budget: Budget,
+    seed: int,
+    device: torch.device,
+    directory: Path | None = None,
+    listener: Listener = lambda event: None,
+) -> Report:
+    """Search for scenarios on which the subjects are wrong.
+
+    Raises:
+        SubjectError: a subject's factory can't make what it says it supports.
+        OSError: a finding can't be written.
+    """
+    listener(Started("fuzz", [subject.name for subject in subjects], seed, str(device), budget))
+    campaign = Campaign(subjects, device, directory, listener)
+    campaign.report.seed = seed
+    mix = for_subjects(subjects)
+    try:
+        with torch.inference_mode():
+            _sing(campaign)
+            for scenario in scenarios(mix, seed):
+                if _spent(campaign, budget):
+                    break
+                campaign.judge(scenario)
+                campaign.tell()
+    except KeyboardInterrupt:
+        campaign.report.interrupted = True
+    report = campaign.finish()
+    missing = owed(mix) - set(report.mix)
+    if report.scenarios >= FLOOR and missing:
+        campaign.doubt(f"the mix was lost: {report.scenarios} scenarios without {', '.join(sorted(missing))}")
+    return report
+
+
+def scenarios(mix: Mix, seed: int) -> Iterator[Scenario]:
+    """The scenarios of a seed, without end; number i depends on seed and i alone."""
+    for stretch in count():
+        swarmed = swarm(mix, SeededDraw(seed * 1_000_003 + stretch))
+        for place in range(STRETCH):
+            yield generate(SeededDraw((seed << 40) + stretch * STRETCH + place), swarmed)
+
+
+def _spent(campaign: Campaign, budget: Budget) -> bool:
+    done = campaign.report.scenarios
+    if budget.max_scenarios is not None and done >= budget.max_scenarios:
+        return True
+    return budget.max_time_s is not None and time.monotonic() - campaign.started_s >= budget.max_time_s
+
+
+def _sing(campaign: Campaign) -> None:
+    """Show that this very harness, on this device, catches a pooler that is wrong by design."""
+    for scenario, _ in zip(scenarios(for_subjects([CANARY]), 0), range(200), strict=False):
+        if Run(World(scenario, campaign.device), CANARY).all_steps().verdict is Verdict.VIOLATES:
+            return
+    campaign.doubt("the canary, a pooler that is wrong by design, was not caught: the harness is broken")

@@ -1,0 +1,209 @@
+"""The pre-merge check: deterministic, exhaustive where the scope is small, fixed scenarios beyond it.
+
+Each subject runs in a process of its own when there are several, so that none can disturb another.
+"""
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
+from functools import partial
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from fuzz.campaign import Budget, Campaign, Found, Listener, Report, Started, scenarios
+from fuzz.draws import Draw, SeededDraw, exhaust
+from fuzz.exhaustive import Coverage, Scope, steps_from, walk
+from fuzz.findings import read
+from fuzz.generator import generate
+from fuzz.mix import ALL_SMALL, Mix, for_subjects
+from fuzz.verdict import Judgement, Verdict
+from impl.config import Subject
+from impl.loading import load
+from oracle.scenario import Options, Request, Scenario, Step
+
+SCOPE: Final = Scope()
+SAMPLED_PATHS: Final = 200
+FIXED_SEED: Final = 20261
+FIXED_SCENARIOS: Final = 600
+
+MIXED_SMALL: Final = replace(
+    ALL_SMALL, pooling_types=("ALL", "LAST"), max_tokens=1, max_requests=3, min_requests=3,
+    p_mixed_tasks=1, p_pause=0,
+)  # fmt: skip
+"""Three one-token requests of token and sequence tasks in every arrangement: subgroups at every place."""
+
+
+def check_one(subject: Subject, device: torch.device, directory: Path | None, listener: Listener) -> Report:
+    """Judge one subject.
+
+    Raises:
+        SubjectError: a subject's factory can't make what it says it supports.
+        OSError: a finding can't be written.
+    """
+    listener(Started("check", [subject.name], None, str(device), Budget()))
+    campaign = Campaign([subject], device, directory, listener)
+    try:
+        with torch.inference_mode():
+            _check(campaign, subject)
+    except KeyboardInterrupt:
+        campaign.report.interrupted = True
+        campaign.doubt("the check was interrupted")
+    return campaign.finish()
+
+
+def _check(campaign: Campaign, subject: Subject) -> None:
+    for scenario in regressions():
+        campaign.judge(scenario)
+    if "ALL" in subject.supports and "method" in subject.levels:
+        _walk(campaign, subject)
+        _sample_paths(campaign, subject)
+    for mix in small_scopes(subject):
+        counted = 0
+        for scenario in exhaust(partial(generate, mix=mix)):
+            campaign.judge(scenario)
+            campaign.tell("small scopes")
+            counted += 1
+        what = " and ".join(mix.pooling_types)
+        campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
+    for scenario in islice(scenarios(for_subjects([subject]), FIXED_SEED), FIXED_SCENARIOS):
+        campaign.judge(scenario)
+        campaign.tell("fixed scenarios")
+
+
+def _walk(campaign: Campaign, subject: Subject) -> None:
+    seen = Counter[str]()
+
+    def failed(scenario: Scenario, judgement: Judgement) -> None:
+        seen[judgement.verdict.value] += 1
+        campaign.settle(scenario, subject, replace(judgement, comparisons=0))
+
+    def tell(coverage: Coverage) -> None:
+        campaign.report.scenarios += 1
+        campaign.tell(f"ALL, {coverage.transitions:,} transitions")
+
+    coverage = walk(subject, Options(tok_pooling_type="ALL"), SCOPE, campaign.device, failed, tell)
+    campaign.report.comparisons += coverage.comparisons
+    note = (
+        f"{subject.name}: ALL, every schedule of up to {SCOPE.max_requests} requests with up to "
+        f"{SCOPE.max_tokens} tokens: {coverage.schedules:,} schedules with batch order, covered as "
+        f"{coverage.states:,} states and {coverage.transitions:,} transitions"
+    )
+    campaign.report.notes.append(note + (f", {seen.total():,} of which failed" if seen else ""))
+
+
+def _sample_paths(campaign: Campaign, subject: Subject) -> None:
+    """Take whole paths, to see that a subject keeps nothing outside the pooling states.
+
+    If the walk found nothing but a whole path fails, the difference lies in what the walk resets and a
+    path does not: something kept elsewhere.
+    """
+    clean = not campaign.report.findings
+    draw = SeededDraw(FIXED_SEED)
+    for _ in range(SAMPLED_PATHS):
+        scenario = path(draw, SCOPE)
+        judgements = campaign.judge(scenario)
+        for judgement in judgements:
+            if clean and judgement.verdict.is_finding:
+                told = replace(
+                    judgement,
+                    verdict=Verdict.VIOLATES,
+                    contract="state-determines-behaviour",
+                    message=f"each step is right from its pooling states, but a whole path is not: {judgement.message}",
+                )
+                campaign.settle(scenario, subject, told)
+    campaign.report.notes.append(f"{subject.name}: ALL, {SAMPLED_PATHS} whole paths of that scope as a sample")
+
+
+def path(draw: Draw, scope: Scope) -> Scenario:
+    """A random batch of the scope on a random schedule, from start to end."""
+    lengths = draw.choice(list(scope.lengths()))
+    requests = tuple(Request(chr(97 + place), "token_embed", (1,) * n) for place, n in enumerate(lengths))
+    left = {request.name: request.prompt_len for request in requests}
+    steps: list[Step] = []
+    while any(left.values()):
+        steps.append(draw.choice(list(steps_from(left))))
+        for name, count in steps[-1].scheduled:
+            left[name] -= count
+    return Scenario(requests, tuple(steps), Options())
+
+
+def small_scopes(subject: Subject) -> Iterator[Mix]:
+    """Mixes small enough to be exhausted, for what the subject supports besides ALL."""
+    if "method" not in subject.levels:
+        return
+    for pooling_type in ("CLS", "LAST", "MEAN"):
+        if pooling_type in subject.supports:
+            yield replace(ALL_SMALL, pooling_types=(pooling_type,), rows=subject.rows[:1])
+    if "STEP" in subject.supports:
+        # Which tokens are tagged multiplies the schedules, so two requests get one token each.
+        yield replace(ALL_SMALL, pooling_types=("STEP",), max_requests=1, max_tokens=3, rows=subject.rows[:1])
+        yield replace(ALL_SMALL, pooling_types=("STEP",), max_tokens=1, rows=subject.rows[:1])
+    if {"ALL", "LAST"} <= subject.supports:
+        yield replace(MIXED_SMALL, rows=subject.rows)
+
+
+def regressions() -> Iterator[Scenario]:
+    """The fixed scenarios that ship with the package."""
+    for entry in sorted(files("fuzz").joinpath("regressions").iterdir(), key=lambda item: item.name):
+        if entry.name.endswith(".json"):
+            yield read(Path(str(entry)))[0]
+
+
+def check(specs: Sequence[str], device: torch.device, directory: Path | None, listener: Listener) -> Report:
+    """Judge each subject named by its spec.
+
+    Raises:
+        SubjectError: a subject can't be had.
+        OSError: a finding can't be written.
+    """
+    if len(specs) == 1:
+        return check_one(load(specs[0]), device, directory, listener)
+    names = [load(spec).name for spec in specs]
+    listener(Started("check", names, None, str(device), Budget()))
+    # A fork has torch imported already; CUDA does not survive one.
+    forks = device.type == "cpu" and "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if forks else "spawn")
+    workers = min(len(specs), (os.cpu_count() or 1) + 1)
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = [pool.submit(_check_spec, spec, str(device), directory) for spec in specs]
+        _follow(futures, listener)
+        return merged([future.result() for future in futures])
+
+
+def _check_spec(spec: str, device: str, directory: Path | None) -> Report:
+    torch.set_num_threads(1)
+    return check_one(load(spec), torch.device(device), directory, lambda event: None)
+
+
+def _follow(futures: Sequence[Future[Report]], listener: Listener) -> None:
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, return_when=FIRST_COMPLETED)
+        for future in done:
+            if future.exception() is None:
+                for finding in future.result().findings:
+                    listener(Found(finding))
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """One report out of several."""
+    whole = Report([], reports[0].seed)
+    for report in reports:
+        whole.subjects += report.subjects
+        whole.scenarios += report.scenarios
+        whole.comparisons += report.comparisons
+        whole.findings += report.findings
+        whole.mix += report.mix
+        whole.verdicts += report.verdicts
+        whole.doubts += report.doubts
+        whole.notes += report.notes
+        whole.elapsed_s = max(whole.elapsed_s, report.elapsed_s)
+        whole.interrupted |= report.interrupted
+    return whole

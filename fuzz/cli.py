@@ -1,0 +1,217 @@
+"""The command line. It parses, calls, and hands events to a reader; torch is imported only when needed."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    import torch
+
+    from fuzz.campaign import Report
+
+COULD_NOT_RUN = 2
+DEFAULT_MAX_TIME = "30s"
+DEFAULT_DIRECTORY = Path(".poolproof/findings")
+
+
+class Duration(click.ParamType[float]):
+    """A time span such as 90, 30s, 5m or 2h."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        text = str(value).strip().lower()
+        factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+        try:
+            seconds = float(text[:-1]) * factor if factor else float(text)
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < float("inf"):
+            self.fail(f"{value!r} is not a time span; say for example 30s, 5m or 2h", param, ctx)
+        return seconds
+
+
+subject_option = click.option(
+    "--subject", "specs", multiple=True, metavar="SPEC",
+    help="A built-in name, path/to/file.py:factory, package.module:factory, or vllm. Repeatable. "
+    "Left out: all built-ins.",
+)  # fmt: skip
+device_option = click.option(
+    "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Where the hidden states lie; auto takes CUDA if there is one.",
+)  # fmt: skip
+save_option = click.option(
+    "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DIRECTORY,
+    show_default=True, metavar="DIR", help="Where findings are kept.",
+)  # fmt: skip
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of stdout."
+)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("poolproof")
+    except metadata.PackageNotFoundError:
+        return "not installed, run in place"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_version(), prog_name="poolproof")
+def main() -> None:
+    """Judge pooling layers of LLM serving engines against an oracle, on any schedule.
+
+    Exit status: 0 holds, 1 violated, 2 could not run, 3 inconclusive.
+    """
+
+
+@main.command()
+@subject_option
+@click.option(
+    "--max-time",
+    type=Duration(),
+    metavar="TIME",
+    help=f"Such as 30s or 5m; {DEFAULT_MAX_TIME} if no limit is given.",
+)
+@click.option("--max-scenarios", type=click.IntRange(min=1), metavar="N", help="Stop after N scenarios.")
+@click.option("--seed", type=click.IntRange(min=0), help="Repeats a run; drawn and printed if left out.")
+@device_option
+@save_option
+@json_option
+def fuzz(
+    specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
+    device_name: str, directory: Path, as_json: bool,
+) -> NoReturn:  # fmt: skip
+    """Search for a schedule on which a pooler is wrong."""
+    with _Session(as_json) as session:
+        import secrets
+
+        from fuzz.campaign import Budget
+        from fuzz.campaign import fuzz as run_campaign
+
+        if max_time is None and max_scenarios is None:
+            max_time = Duration().convert(DEFAULT_MAX_TIME, None, None)
+        session.report = run_campaign(
+            session.subjects(specs),
+            Budget(max_time, max_scenarios),
+            secrets.randbelow(1 << 32) if seed is None else seed,
+            session.device(device_name),
+            directory,
+            session.terminal.on_event,
+        )
+    session.exit()
+
+
+@main.command()
+@subject_option
+@device_option
+@save_option
+@json_option
+def check(specs: tuple[str, ...], device_name: str, directory: Path, as_json: bool) -> NoReturn:
+    """Run the pre-merge check: every schedule of a small scope, then fixed scenarios."""
+    with _Session(as_json) as session:
+        from fuzz.check import check as run_check
+
+        session.report = run_check(
+            session.specs(specs), session.device(device_name), directory, session.terminal.on_event
+        )
+    session.exit()
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@subject_option
+@device_option
+@json_option
+def replay(file: Path, specs: tuple[str, ...], device_name: str, as_json: bool) -> NoReturn:
+    """Run a saved finding or scenario again.
+
+    Without --subject it runs on the subject that the finding names.
+    """
+    with _Session(as_json) as session:
+        from fuzz.replay import replay as run_replay
+
+        session.report = run_replay(file, specs, session.device(device_name), session.terminal.on_event)
+    session.exit()
+
+
+@main.command()
+def contracts() -> None:
+    """List the contracts: the rule, why it matters, what breaks without it."""
+    from fuzz.terminal import print_contracts
+
+    print_contracts()
+
+
+@main.command()
+def subjects() -> None:
+    """List the built-in subjects and how to name others."""
+    from fuzz.terminal import print_subjects
+
+    print_subjects()
+
+
+class _Session:
+    """One command: its reader of events, its report, and its way out."""
+
+    def __init__(self, as_json: bool) -> None:
+        from fuzz.terminal import Terminal
+
+        self.terminal: Terminal = Terminal(as_json)
+        self.report: Report | None = None
+
+    def __enter__(self) -> "_Session":
+        import torch
+
+        # Tensors are small: threads cost more than they bring, and runs should repeat.
+        torch.set_num_threads(1)
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from impl.config import SubjectError
+        from oracle.scenario import ScenarioError
+
+        if isinstance(error, (SubjectError, ScenarioError, OSError)):
+            self.terminal.could_not_run(str(error))
+            sys.exit(COULD_NOT_RUN)
+
+    def specs(self, specs: tuple[str, ...]) -> list[str]:
+        """The specs given, or all built-ins, each once."""
+        from impl.builtin import BUILTIN
+
+        return list(dict.fromkeys(specs)) or list(BUILTIN)
+
+    def subjects(self, specs: tuple[str, ...]) -> list[Any]:
+        """What the specs name.
+
+        Raises:
+            SubjectError: one of them can't be had.
+        """
+        from impl.loading import load
+
+        return [load(spec) for spec in self.specs(specs)]
+
+    def device(self, name: str) -> "torch.device":
+        """The device of that name.
+
+        Raises:
+            SubjectError: there is none here.
+        """
+        import torch
+
+        from impl.config import SubjectError
+
+        there = torch.cuda.is_available()
+        if name == "cuda" and not there:
+            raise SubjectError("there is no CUDA device here; run with --device cpu")
+        return torch.device("cuda:0" if name == "cuda" or (name == "auto" and there) else "cpu")
+
+    def exit(self) -> NoReturn:
+        """Print the report and leave with its exit code."""
+        assert self.report is not None
+        self.terminal.finished(self.report)
+        sys.exit(self.report.exit_code)

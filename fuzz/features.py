@@ -1,0 +1,76 @@
+"""Which features of the option space a scenario has, so that a run can say what it covered."""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+
+from fuzz.mix import Mix
+from oracle.scenario import Scenario
+
+FLOOR: int = 500
+"""Scenarios after which each feature of the mix should have come up, or the mix was lost."""
+
+
+def features(scenario: Scenario) -> set[str]:
+    """Labels of what is in the scenario."""
+    options = scenario.options
+    found = {
+        f"level {options.level}",
+        f"rows {options.rows}",
+        options.dtype,
+        f"index {options.index_dtype}",
+        f"content {options.content}",
+        *(scenario.pooling_type(request) for request in scenario.requests),
+        *(f"task {request.task}" for request in scenario.requests),
+    }
+    flags = {
+        "no request": not scenario.requests,
+        "async": options.async_scheduling,
+        "chunked prefill off": not options.enable_chunked_prefill,
+        "query_start_loc": options.query_start_loc,
+        "counts rewritten": options.rewrites_counts,
+        "malformed": options.malformed is not None,
+        "prefix hit": any(request.num_cached_tokens for request in scenario.requests),
+        "nonfinite": any(request.nan_at is not None or request.inf_at is not None for request in scenario.requests),
+        "long prompt": any(request.prompt_len > 32 for request in scenario.requests),
+        "empty step": any(not step.scheduled for step in scenario.steps),
+        "empty group": any(step.empty_group_at is not None for step in scenario.steps),
+        "preempted": any(step.preempted for step in scenario.steps),
+        "aborted": any(step.aborted for step in scenario.steps),
+        "padding": any(step.padding for step in scenario.steps),
+    }
+    found.update(name for name, there in flags.items() if there)
+    found.update(_schedule_features(scenario))
+    return found
+
+
+def _schedule_features(scenario: Scenario) -> Iterable[str]:
+    tasks = {request.name: request.task for request in scenario.requests}
+    chunks: Counter[str] = Counter()
+    order: list[str] = []
+    for step in scenario.steps:
+        names = [name for name, _ in step.scheduled]
+        chunks.update(names)
+        groups = len([task for task, _ in groupby(names, key=tasks.__getitem__)])
+        if groups > 1:
+            yield "mixed tasks"
+        if groups > 2:
+            yield "three groups"
+        common = [name for name in order if name in names]
+        if common != [name for name in names if name in order]:
+            yield "batch order changed"
+        order = names
+    if any(count > 1 for count in chunks.values()):
+        yield "two chunks"
+    if any(count > 2 for count in chunks.values()):
+        yield "three chunks"
+
+
+def owed(mix: Mix) -> set[str]:
+    """What a long enough run over this mix must have had."""
+    due = {*mix.pooling_types, *mix.dtypes, "two chunks", "async", "batch order changed", "preempted"}
+    due.update(f"level {level}" for level in mix.levels)
+    due.update(f"rows {rows}" for rows in mix.rows)
+    if {"ALL", "STEP"} & set(mix.pooling_types) and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types):
+        due.add("mixed tasks")
+    return due

@@ -1,0 +1,228 @@
+"""The one generator of scenarios, over any source of choices.
+
+It plays a scheduler: requests wait, run in chunks, pause, are preempted or aborted, and finish.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from fuzz.draws import Draw
+from fuzz.mix import Mix
+from oracle.scenario import (
+    DtypeName,
+    Head,
+    Options,
+    PoolingType,
+    Request,
+    Scenario,
+    Step,
+    Task,
+    embedding_width,
+)
+
+TOKEN_TYPES: Final[tuple[Literal["ALL", "STEP"], ...]] = ("ALL", "STEP")
+SEQUENCE_TYPES: Final[tuple[Literal["LAST", "CLS", "MEAN"], ...]] = ("LAST", "CLS", "MEAN")
+TAG: Final = 9
+"""The step tag; other prompt tokens are below it."""
+TASKS: Final[tuple[tuple[Task, Task], ...]] = (("embed", "classify"), ("token_embed", "token_classify"))
+"""By whether it is a token task, and whether it is the second of its kind."""
+MAX_ELEMENTS: Final = 1 << 19
+"""Bound on all hidden states of a scenario together."""
+
+T = TypeVar("T")
+
+
+def generate(draw: Draw, mix: Mix) -> Scenario:
+    """A scenario that an engine can produce, within the bounds of the mix."""
+    options = _options(draw, mix)
+    requests = _requests(draw, mix, options)
+    if options.malformed is None and requests:
+        requests = _plant(draw, mix, requests)
+    return Scenario(requests, tuple(_steps(draw, mix, options, requests)), options)
+
+
+def _options(draw: Draw, mix: Mix) -> Options:
+    token = _either(draw, TOKEN_TYPES, mix.pooling_types)
+    sequence = _either(draw, SEQUENCE_TYPES, mix.pooling_types)
+    level: Literal["method", "pooler"] = draw.choice(mix.levels)
+    dtype: DtypeName = draw.choice(mix.dtypes)
+    hidden_size = draw.choice(mix.hidden_sizes)
+    malformed = draw.choice((None, *mix.malformed)) if level == "method" else None
+    return Options(
+        level=level,
+        rows=draw.choice(mix.rows),
+        tok_pooling_type=token or "ALL",
+        seq_pooling_type=sequence or "LAST",
+        enable_chunked_prefill=not draw.chance(mix.p_unchunked),
+        async_scheduling=draw.chance(mix.p_async),
+        dtype=dtype,
+        index_dtype="int64" if draw.chance(mix.p_int64) else "int32",
+        hidden_size=hidden_size,
+        content="float" if draw.chance(mix.p_float) else "exact",
+        query_start_loc=draw.chance(mix.p_query_start_loc),
+        rewrites_counts=malformed is None and draw.chance(mix.p_rewrite),
+        malformed=malformed,
+        head=_head(draw, mix, dtype) if level == "pooler" else Head(),
+        seed=draw.integer(0, 255) if draw.chance(mix.p_seed) else 0,
+    )
+
+
+def _either(draw: Draw, kinds: tuple[T, ...], allowed: Sequence[PoolingType]) -> T | None:
+    """One of the kinds that are allowed, or None if none is."""
+    possible = [kind for kind in kinds if kind in allowed]
+    return draw.choice(possible) if possible else None
+
+
+def _head(draw: Draw, mix: Mix, dtype: DtypeName) -> Head:
+    part = mix.p_head_part
+    return Head(
+        head_dtype=draw.choice(("float32", dtype)) if draw.chance(part) else None,
+        embedding_size=draw.integer(1, 12) if draw.chance(part) else None,
+        num_labels=draw.integer(1, 4) if draw.chance(part) else None,
+        logit_mean=draw.choice((0.5, -1.25)) if draw.chance(part) else None,
+        logit_sigma=draw.choice((2.0, 0.75)) if draw.chance(part) else None,
+    )
+
+
+def _requests(draw: Draw, mix: Mix, options: Options) -> tuple[Request, ...]:
+    token_tasks = any(kind in mix.pooling_types for kind in TOKEN_TYPES)
+    sequence_tasks = any(kind in mix.pooling_types for kind in SEQUENCE_TYPES)
+    mixed = token_tasks and sequence_tasks and draw.chance(mix.p_mixed_tasks)
+    token_first = token_tasks and (not sequence_tasks or draw.integer(0, 1) == 0)
+    second_task = draw.chance(mix.p_second_task)
+    budget = MAX_ELEMENTS // options.hidden_size
+    requests: list[Request] = []
+    for place in range(_how_many(draw, mix)):
+        is_token = token_first != (mixed and draw.integer(0, 1) == 1)
+        other = second_task and draw.integer(0, 1) == 1
+        task = TASKS[is_token][other]
+        length = draw.integer(1, mix.max_tokens)
+        if mix.long_tokens and draw.chance(mix.p_long):
+            length = draw.integer(mix.max_tokens, mix.long_tokens)
+        length = min(length, max(1, budget))
+        budget -= length
+        requests.append(_request(draw, mix, options, _name(place), task, length))
+    return tuple(requests)
+
+
+def _how_many(draw: Draw, mix: Mix) -> int:
+    if mix.min_requests == 0 and draw.chance(mix.p_no_request):
+        return 0
+    return draw.integer(max(1, mix.min_requests), mix.max_requests)
+
+
+def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, length: int) -> Request:
+    is_token = task in ("token_embed", "token_classify")
+    pooling_type = options.tok_pooling_type if is_token else options.seq_pooling_type
+    token_ids = [1 + place % 7 for place in range(length)]
+    tag = columns = None
+    if pooling_type == "STEP":
+        if not draw.chance(0.2):
+            tag = TAG
+            for at in _tagged(draw, length):
+                token_ids[at] = TAG
+        if draw.chance(mix.p_params):
+            width = draw.integer(1, min(3, options.hidden_size))
+            columns = tuple(draw.integer(0, options.hidden_size - 1) for _ in range(width))
+    cached = 0
+    if pooling_type == "LAST" and length > 1 and draw.chance(mix.p_prefix_hit):
+        cached = draw.integer(1, length - 1)
+    request = Request(
+        name,
+        task,
+        tuple(token_ids),
+        step_tag_id=tag,
+        returned_token_ids=columns,
+        num_cached_tokens=cached,
+    )
+    if options.level == "method" or not draw.chance(mix.p_params):
+        return request
+    dimensions = None
+    if task in ("embed", "token_embed") and draw.integer(0, 1):
+        dimensions = draw.integer(1, embedding_width(Scenario((), (), options), request))
+    return msgspec.structs.replace(request, dimensions=dimensions, use_activation=draw.integer(0, 1) == 0)
+
+
+def _tagged(draw: Draw, length: int) -> list[int]:
+    """Positions of the step tag: any subset of a short prompt, a few places of a long one."""
+    if length <= 8:
+        return [at for at in range(length) if draw.chance(0.4)]
+    return [draw.integer(0, length - 1) for _ in range(draw.integer(0, 4))]
+
+
+def _plant(draw: Draw, mix: Mix, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """Put nan or inf into one request."""
+    if not draw.chance(mix.p_nonfinite):
+        return requests
+    place = draw.integer(0, len(requests) - 1)
+    at = draw.integer(0, requests[place].prompt_len - 1)
+    planted = msgspec.structs.replace(requests[place], **{draw.choice(("nan_at", "inf_at")): at})
+    return (*requests[:place], planted, *requests[place + 1 :])
+
+
+def _steps(draw: Draw, mix: Mix, options: Options, requests: Sequence[Request]) -> list[Step]:
+    order = [request.name for request in requests]
+    left = {request.name: request.prompt_len - request.num_cached_tokens for request in requests}
+    whole = dict(left)
+    pooling_types = Scenario((), (), options).pooling_type
+    chunkable = {request.name: pooling_types(request) not in ("CLS", "MEAN") for request in requests}
+    events_left = 4
+    steps: list[Step] = []
+    if draw.chance(mix.p_empty_step):
+        steps.append(Step(()))
+    while order:
+        preempted, aborted = [], []
+        for name in order:
+            if events_left and left[name] < whole[name] and draw.chance(mix.p_preempt):
+                preempted.append(name)
+            elif events_left and draw.chance(mix.p_abort):
+                aborted.append(name)
+        events_left -= bool(preempted or aborted)
+        for name in preempted:
+            left[name] = whole[name]
+        order = [name for name in order if name not in aborted]
+        if len(order) > 1 and draw.chance(mix.p_reorder):
+            order = _shuffled(draw, order)
+        scheduled: list[tuple[str, int]] = []
+        for place, name in enumerate(order):
+            must = not scheduled and place == len(order) - 1
+            if not must and draw.chance(mix.p_pause):
+                continue
+            count = left[name]
+            if count > 1 and options.enable_chunked_prefill and _is_split(draw, mix, chunkable[name]):
+                count = draw.integer(1, count)
+            scheduled.append((name, count))
+        for name, count in scheduled:
+            left[name] -= count
+        order = [name for name in order if left[name]]
+        steps.append(
+            Step(
+                tuple(scheduled),
+                tuple(preempted),
+                tuple(aborted),
+                draw.integer(1, 3) if draw.chance(mix.p_padding) else 0,
+                draw.integer(0, len(scheduled))
+                if options.level == "method" and draw.chance(mix.p_empty_group)
+                else None,
+            )
+        )
+    return steps
+
+
+def _is_split(draw: Draw, mix: Mix, chunkable: bool) -> bool:
+    """Whether not all of a request's remaining tokens are scheduled; CLS and MEAN may refuse that."""
+    return not draw.chance(mix.p_whole) if chunkable else draw.chance(mix.p_partial)
+
+
+def _shuffled(draw: Draw, names: Sequence[str]) -> list[str]:
+    """Another order, drawn by insertion; the order as it was is the simplest."""
+    shuffled: list[str] = []
+    for name in names:
+        shuffled.insert(len(shuffled) - draw.integer(0, len(shuffled)), name)
+    return shuffled
+
+
+def _name(place: int) -> str:
+    return chr(97 + place % 26) + (str(place // 26) if place >= 26 else "")

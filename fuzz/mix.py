@@ -1,0 +1,115 @@
+"""How often the generator uses each feature: what is possible, and at what rate.
+
+A `Mix` bounds the generator and weighs its choices. A campaign draws a fresh mix every so often
+(swarm testing): some features off altogether, the others at wildly different rates, so that rare
+combinations meet. Source: A. Groce et al., Swarm Testing, ISSTA 2012.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal, TypeVar
+
+from fuzz.draws import Draw
+from impl.config import Subject
+from oracle.scenario import MALFORMED, POOLING_TYPES, DtypeName, Malformed, PoolingType
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Bounds and rates for `fuzz.generator`.
+
+    A field that begins with `p_` is a probability: 0 is never, 1 always. The others bound what is
+    drawn; a tuple lists what may be chosen, simplest first.
+    """
+
+    pooling_types: tuple[PoolingType, ...] = POOLING_TYPES
+    levels: tuple[Literal["method", "pooler"], ...] = ("method",)
+    rows: tuple[Literal["group", "step"], ...] = ("group",)
+    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", "float16")
+    hidden_sizes: tuple[int, ...] = (4, 1, 2, 3, 8, 16, 33)
+    malformed: tuple[Malformed, ...] = ()
+    min_requests: int = 0
+    max_requests: int = 4
+    max_tokens: int = 6
+    long_tokens: int = 0
+    """Prompts of up to this many tokens; 0: none."""
+    p_no_request: float = 0.02
+    p_mixed_tasks: float = 0.5
+    p_second_task: float = 0.3
+    """embed beside classify, token_embed beside token_classify, within a step."""
+    p_unchunked: float = 0.2
+    p_whole: float = 0.4
+    """A request's remaining tokens scheduled at once."""
+    p_partial: float = 0.02
+    """The same of a prompt under CLS or MEAN, which need it whole and may refuse."""
+    p_pause: float = 0.25
+    p_preempt: float = 0.05
+    p_abort: float = 0.03
+    p_reorder: float = 0.5
+    p_empty_group: float = 0.1
+    p_empty_step: float = 0.05
+    p_padding: float = 0.0
+    p_async: float = 0.3
+    p_int64: float = 0.3
+    p_query_start_loc: float = 0.3
+    p_rewrite: float = 0.1
+    p_float: float = 0.15
+    p_nonfinite: float = 0.0
+    p_prefix_hit: float = 0.3
+    p_params: float = 0.5
+    """A request departs from the default params."""
+    p_long: float = 0.0
+    p_head_part: float = 0.5
+    """A layer of the head is there."""
+    p_seed: float = 1.0
+    """Rows of another seed than 0."""
+
+
+ALL_SMALL: Final = Mix(
+    pooling_types=("ALL",), hidden_sizes=(4,), dtypes=("float32",), max_requests=2, max_tokens=2,
+    p_second_task=0, p_unchunked=0, p_whole=0.5, p_partial=0, p_preempt=0, p_abort=0, p_empty_group=0,
+    p_empty_step=0, p_async=0, p_int64=0, p_query_start_loc=0, p_rewrite=0, p_float=0, p_params=0, p_seed=0,
+)  # fmt: skip
+"""ALL pooling, nothing but schedules: small enough to be exhausted."""
+
+
+def for_subjects(subjects: Iterable[Subject]) -> Mix:
+    """The widest mix of which each scenario suits one of the subjects or more."""
+    subjects = list(subjects)
+    supported = frozenset[str]().union(*(subject.supports for subject in subjects))
+    return Mix(
+        pooling_types=tuple(kind for kind in POOLING_TYPES if kind in supported),
+        levels=_union(("method", "pooler"), [subject.levels for subject in subjects]),
+        rows=_union(("group", "step"), [subject.rows for subject in subjects]),
+    )
+
+
+def swarm(mix: Mix, draw: Draw) -> Mix:
+    """A mix for the next stretch of a campaign: each feature off, rare, as it was, or frequent."""
+    changes: dict[str, object] = {}
+    for field in fields(mix):
+        if field.name.startswith("p_") and field.name != "p_no_request":
+            changes[field.name] = draw.choice((0.0, 0.02, getattr(mix, field.name), 0.6))
+    changes["p_padding"] = draw.choice((0.0, 0.0, 0.02, 0.3))
+    changes["p_nonfinite"] = draw.choice((0.0, 0.0, 0.02, 0.3))
+    # A whole prompt now and then, or schedules would run to hundreds of steps.
+    changes["p_whole"] = draw.choice((0.1, 0.3, 0.6))
+    changes["p_partial"] = draw.choice((0.0, 0.02, 0.02, 0.3))
+    changes["p_pause"] = draw.choice((0.0, 0.1, 0.3, 0.6))
+    if draw.chance(0.2):
+        changes["malformed"] = MALFORMED
+    if draw.chance(0.15):
+        changes.update(long_tokens=draw.choice((64, 300, 1000)), p_long=0.2)
+    if draw.chance(0.1):
+        changes["max_requests"] = draw.choice((8, 16, 40))
+    if draw.chance(0.05):
+        changes["hidden_sizes"] = (256, 1024, 4096)
+    return replace(mix, **changes)  # type: ignore[arg-type]
+
+
+def _union(order: tuple[T, ...], offered: Iterable[Iterable[T]]) -> tuple[T, ...]:
+    """What is offered by any, in the given order."""
+    there = {name for some in offered for name in some}
+    return tuple(name for name in order if name in there)

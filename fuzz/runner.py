@@ -1,0 +1,338 @@
+"""Drives one scenario through one subject, step by step, as an engine would, and judges it.
+
+The hidden-state buffer is one, reused and overwritten after each step; preemption clears the state;
+the caller's duties are checked before each call and the pooler's after it.
+"""
+
+import copy
+import dataclasses
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzz.verdict import Judgement, Verdict
+from fuzz.world import World, params_of
+from impl.config import PoolFn, Subject, SubjectError
+from oracle import contracts
+from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, first_broken
+from oracle.metadata import replace_indices, task_groups
+from oracle.rows import STALE, same_bits
+from oracle.scenario import Malformed, Scenario, Step
+
+
+class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the verdict out of the step
+    """The scenario is over before its end."""
+
+    def __init__(self, verdict: Verdict, contract: str, message: str, place: str = "") -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.contract = contract
+        self.place = place
+        self.pooling_type = ""
+
+    def judgement(self, comparisons: int, step: int | None) -> Judgement:
+        """What it means for the scenario."""
+        return Judgement(self.verdict, comparisons, self.contract, str(self), step, self.place, self.pooling_type)
+
+
+@dataclass(frozen=True)
+class PoolerCall:
+    """One call within a step: the pooler, what it is handed, and whether it may refuse."""
+
+    pool: PoolFn
+    hidden_states: torch.Tensor
+    metadata: Any
+    names: Sequence[str]
+    pooling_type: str = ""
+    """What the pooler should compute; empty for a whole pooler, which serves several."""
+    spare_rows: bool = False
+    may_reject: bool = False
+    well_formed: bool = True
+
+
+def run(scenario: Scenario, subject: Subject, device: torch.device) -> Judgement:
+    """Run a scenario on a subject from start to end, or until it falls."""
+    return Run(World(scenario, device), subject).all_steps()
+
+
+class Run:
+    """A subject in the middle of a scenario."""
+
+    def __init__(self, world: World, subject: Subject, max_rows: int = 0) -> None:
+        """Begin; `max_rows` makes room for steps that are not the scenario's own."""
+        self.world = world
+        self.subject = subject
+        self.options = world.scenario.options
+        self.comparisons = 0
+        self.computed = {name: request.num_cached_tokens for name, request in world.requests.items()}
+        self.states = {name: subject.api.PoolingStates() for name in world.requests}
+        self.params = {name: params_of(request, subject) for name, request in world.requests.items()}
+        self._pristine_params = {name: params_of(request, subject) for name, request in world.requests.items()}
+        self._poolers: dict[str, PoolFn] = {}
+        widest = max((_num_rows(step) for step in world.scenario.steps), default=0)
+        self._buffer = world.universe.rows.new_full((max(widest, max_rows), self.options.hidden_size), STALE)
+        self._handed_out: list[tuple[str, Any, Any]] = []
+
+    def all_steps(self) -> Judgement:
+        """Take every step of the scenario."""
+        index = 0
+        try:
+            for step in self.world.scenario.steps:
+                self.step(step)
+                index += 1
+        except Fallen as fallen:
+            return fallen.judgement(self.comparisons, index)
+        except SubjectError:
+            raise
+        except Exception:
+            # A checker that fails has not checked: never a pass.
+            return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), index)
+        return Judgement(Verdict.HOLDS, self.comparisons)
+
+    def step(self, step: Step) -> None:
+        """Take one step.
+
+        Raises:
+            Fallen: a contract is broken, or the subject raised.
+        """
+        for name in (*step.preempted, *step.aborted):
+            self.computed[name] = self.world.requests[name].num_cached_tokens
+            self.states[name].clean()
+        names = [name for name, _ in step.scheduled]
+        counts = [count for _, count in step.scheduled]
+        computed_before = {name: self.computed[name] for name in names}
+        for name, count in step.scheduled:
+            self.computed[name] += count
+        rows = self._rows(names, list(computed_before.values()), counts)
+        hidden_states = self._fill_buffer(rows, step.padding)
+        metadata = self._metadata(names, counts)
+        for call in self._calls(step, hidden_states, metadata):
+            try:
+                self._judge(call, computed_before)
+            except Fallen as fallen:
+                fallen.pooling_type = call.pooling_type
+                raise
+        hidden_states.fill_(STALE)
+        self._read_late_outputs()
+
+    def _rows(self, names: Sequence[str], starts: Sequence[int], counts: Sequence[int]) -> torch.Tensor:
+        universe = self.world.universe
+        parts = [universe.of(*span) for span in zip(names, starts, counts, strict=True)]
+        return torch.cat(parts) if parts else universe.rows[:0]
+
+    def _fill_buffer(self, rows: torch.Tensor, padding: int) -> torch.Tensor:
+        hidden_states = self._buffer[: rows.shape[0] + padding]
+        hidden_states[: rows.shape[0]] = rows
+        hidden_states[rows.shape[0] :] = torch.nan
+        return hidden_states
+
+    def _metadata(self, names: Sequence[str], counts: Sequence[int]) -> Any:
+        world = self.world
+        token_ids, token_ids_cpu = world.token_ids(names)
+        metadata = self.subject.api.PoolingMetadata(
+            prompt_lens=self._host_ints([world.universe.lengths[name] for name in names]),
+            prompt_token_ids=token_ids,
+            prompt_token_ids_cpu=token_ids_cpu,
+            pooling_params=[self.params[name] for name in names],
+            pooling_states=[self.states[name] for name in names],
+        )
+        counts_np = np.array(counts, dtype=self.options.index_dtype)
+        query_start_loc = None
+        if self.options.query_start_loc:
+            query_start_loc = self._host_ints([0, *accumulate(counts)]).to(world.device)
+        seq_lens = self._host_ints([self.computed[name] for name in names])
+        metadata.build_pooling_cursor(counts_np, seq_lens, world.device, query_start_loc)
+        if self.options.rewrites_counts:
+            counts_np.fill(-1)
+            now = metadata.pooling_cursor.num_scheduled_tokens_cpu.tolist()
+            broken = contracts.cursor_is_a_snapshot(counts, now)
+            if broken:
+                raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken)
+        return metadata
+
+    def _host_ints(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.from_numpy(np.array(values, dtype=self.options.index_dtype))
+
+    def _calls(self, step: Step, hidden_states: torch.Tensor, metadata: Any) -> Iterator[PoolerCall]:
+        names = [name for name, _ in step.scheduled]
+        if self.options.level == "pooler":
+            padded = bool(step.padding)
+            refusable = padded or self._must_be_whole(step.scheduled)
+            yield PoolerCall(
+                self._pooler("ALL"),
+                hidden_states,
+                metadata,
+                names,
+                spare_rows=padded,
+                may_reject=refusable,
+            )
+            return
+        start = first_row = 0
+        for _, group_rows, group in task_groups(hidden_states, metadata, self.options.rows):
+            stop = start + len(group.pooling_params)
+            scheduled = step.scheduled[start:stop]
+            if step.empty_group_at in range(start, stop):
+                yield self._empty_call(hidden_states, metadata, start, first_row, names[start])
+            pooling_type = self.world.pooling_types[names[start]]
+            num_rows = sum(count for _, count in scheduled)
+            padded = self.options.rows == "group" and group_rows.shape[0] > num_rows
+            call = PoolerCall(
+                self._pooler(pooling_type),
+                group_rows,
+                group,
+                names[start:stop],
+                pooling_type,
+                spare_rows=padded or self.options.rows == "step",
+                may_reject=padded or self._must_be_whole(scheduled),
+            )
+            yield malform(call, self.options.malformed) if self.options.malformed else call
+            first_row += num_rows
+            start = stop
+        if self.world.requests and (not names or step.empty_group_at == len(names)):
+            like = names[-1] if names else next(iter(self.world.requests))
+            yield self._empty_call(hidden_states, metadata, len(names), first_row, like)
+
+    def _must_be_whole(self, scheduled: Sequence[tuple[str, int]]) -> bool:
+        """Whether part of a prompt is handed to CLS or MEAN, which need all of it."""
+        return any(
+            self.world.pooling_types[name] in ("CLS", "MEAN") and count < self.world.universe.lengths[name]
+            for name, count in scheduled
+        )
+
+    def _empty_call(
+        self, hidden_states: torch.Tensor, metadata: Any, place: int, first_row: int, like: str
+    ) -> PoolerCall:
+        """A subgroup without requests, for the pooler that serves request `like`."""
+        if self.options.rows == "group":
+            hidden_states = hidden_states[first_row:first_row]
+        pooling_type = self.world.pooling_types[like]
+        return PoolerCall(
+            self._pooler(pooling_type),
+            hidden_states,
+            metadata[place:place],
+            [],
+            pooling_type,
+            spare_rows=True,
+        )
+
+    def _pooler(self, pooling_type: str) -> PoolFn:
+        if pooling_type not in self._poolers:
+            config = self.world.config(pooling_type)
+            try:
+                self._poolers[pooling_type] = self.subject.build(config, self.options.level)
+            except Exception as error:
+                raise SubjectError(
+                    f"{self.subject.name} could not make a pooler for {pooling_type} at level "
+                    f"{self.options.level}: {type(error).__name__}: {error}"
+                ) from error
+        return self._poolers[pooling_type]
+
+    def _judge(self, call: PoolerCall, computed_before: dict[str, int]) -> None:
+        seen = Call(
+            call.hidden_states,
+            call.metadata,
+            call.names,
+            [computed_before[name] for name in call.names],
+            call.spare_rows,
+        )
+        broken = first_broken(BEFORE, seen) if call.well_formed else None
+        if broken:
+            raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
+        given = call.hidden_states.clone()
+        cursor_before = seen.cursor if call.well_formed else None
+        try:
+            outputs = call.pool(call.hidden_states, call.metadata)
+        except Exception as error:
+            raise _raised(error, call.may_reject) from error
+        finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]
+        outcome = Outcome(
+            call=seen,
+            outputs=outputs,
+            expected=[self._due(name, done) for name, done in zip(call.names, finished, strict=True)],
+            hidden_states_before=given,
+            cursor_before=cursor_before,
+            params_before=[self._pristine_params[name] for name in call.names],
+            kept_rows=[self.world.universe.lengths[name] for name in call.names],
+            must_own_outputs=self.options.async_scheduling,
+            origin=self.world.universe.origin,
+            finished=finished,
+        )
+        broken = first_broken(AFTER, outcome)
+        if broken and call.may_reject:
+            message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
+            raise Fallen(Verdict.VIOLATES, "reject-or-be-right", str(message))
+        if broken:
+            raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
+        self.comparisons += max(1, len(call.names))
+        if self.options.async_scheduling:
+            self._handed_out.extend(outcome.pairs())
+
+    def _due(self, name: str, finished: bool) -> Any:
+        if finished:
+            return self.world.expected(name)
+        # A sequence pooler hands out a row for everyone; the engine drops those of unfinished requests.
+        return None if self.world.requests[name].is_token_task else ANYTHING
+
+    def _read_late_outputs(self) -> None:
+        """Look again at what was handed out, now that the buffer is overwritten."""
+        for name, expected, actual in self._handed_out:
+            intact = (
+                same_bits(expected, actual) if isinstance(expected, torch.Tensor) else not expected.wrong(actual).any()
+            )
+            if not intact:
+                raise Fallen(
+                    Verdict.VIOLATES,
+                    "outputs-own-their-rows",
+                    f"request {name}'s output changed when the engine overwrote the step's hidden_states",
+                )
+        self._handed_out.clear()
+
+
+def _num_rows(step: Step) -> int:
+    return sum(count for _, count in step.scheduled) + step.padding
+
+
+def malform(call: PoolerCall, kind: Malformed) -> PoolerCall:
+    """The same call with a caller's mistake in it; unchanged where the mistake has no room."""
+    if not call.names:
+        return call
+    cursor = copy.copy(call.metadata.pooling_cursor)
+    rows = call.hidden_states
+    last_row = int(cursor.last_token_indices_gpu[-1])
+    match kind:
+        case "missing-scheduled-counts":
+            del cursor.num_scheduled_tokens_cpu
+        case "counts-on-device":
+            device = rows.device if rows.device.type != "cpu" else torch.device("meta")
+            cursor.num_scheduled_tokens_cpu = cursor.num_scheduled_tokens_cpu.to(device)
+        case "gap":
+            if len(call.names) < 2:
+                return call
+            gap_at = int(cursor.first_token_indices_gpu[-1])
+            rows = torch.cat([rows[:gap_at], torch.full_like(rows[:1], torch.nan), rows[gap_at:]])
+            moved = torch.zeros_like(cursor.first_token_indices_gpu)
+            moved[-1] = 1
+            cursor = replace_indices(cursor, moved)
+        case "short-rows":
+            rows = rows[:last_row]
+    metadata = dataclasses.replace(call.metadata, pooling_cursor=cursor)
+    return dataclasses.replace(call, hidden_states=rows, metadata=metadata, may_reject=True, well_formed=False)
+
+
+def _raised(error: Exception, may_reject: bool) -> Fallen:
+    message = str(contracts.accepts_valid_input(error))
+    if may_reject:
+        return Fallen(Verdict.REJECTS, "reject-or-be-right", message, _place_of(error))
+    return Fallen(Verdict.CRASHES, "accepts-valid-input", message, _place_of(error))
+
+
+def _place_of(error: Exception) -> str:
+    """File and line of the innermost frame that is the subject's own code."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if "/torch/" not in frame.filename] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -1,0 +1,227 @@
+"""From a scenario that fails to a small one that fails in the same way.
+
+Greedy: each candidate is simpler than the scenario it was made from by one edit, and the first that
+still breaks the same contract is taken. Works on any scenario, drawn or read from a file.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from oracle.scenario import Head, Options, Request, Scenario, Step, problems
+
+replace = msgspec.structs.replace
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The smallest scenario found, and how many were tried."""
+
+    scenario: Scenario
+    tried: int
+
+
+def shrink(scenario: Scenario, still_fails: Callable[[Scenario], bool], max_time_s: float) -> Shrunk:
+    """Simplify while it still fails, until nothing helps or the time is up."""
+    deadline = time.monotonic() + max_time_s
+    tried = 0
+    progress = True
+    while progress:
+        progress = False
+        for candidate in candidates(scenario):
+            if time.monotonic() > deadline:
+                return Shrunk(scenario, tried)
+            if next(problems(candidate), None) is not None:
+                continue
+            tried += 1
+            if still_fails(candidate):
+                scenario, progress = candidate, True
+                break
+    return Shrunk(scenario, tried)
+
+
+def candidates(scenario: Scenario) -> Iterator[Scenario]:
+    """Simpler scenarios by one edit, the boldest first; some may not be able to happen."""
+    yield from _without_requests(scenario)
+    yield from _without_steps(scenario)
+    yield from _plainer_options(scenario)
+    yield from _plainer_steps(scenario)
+    yield from _shorter_prompts(scenario)
+    yield from _plainer_requests(scenario)
+    yield from _renamed(scenario)
+
+
+def _without_requests(scenario: Scenario) -> Iterator[Scenario]:
+    names = [request.name for request in scenario.requests]
+    # Halves first: a large batch falls in a few tries.
+    for size in sorted({len(names) // 2, len(names) // 4, 1} - {0}, reverse=True):
+        for start in range(0, len(names), size):
+            yield _only(scenario, set(names[:start] + names[start + size :]))
+
+
+def _only(scenario: Scenario, names: set[str]) -> Scenario:
+    """The scenario with these requests alone, less the steps that are then empty."""
+    steps = [
+        replace(
+            step,
+            scheduled=tuple(entry for entry in step.scheduled if entry[0] in names),
+            preempted=tuple(name for name in step.preempted if name in names),
+            aborted=tuple(name for name in step.aborted if name in names),
+        )
+        for step in scenario.steps
+    ]
+    kept = tuple(
+        _within(after)
+        for before, after in zip(scenario.steps, steps, strict=True)
+        if after.scheduled or not before.scheduled
+    )
+    return replace(
+        scenario,
+        requests=tuple(request for request in scenario.requests if request.name in names),
+        steps=kept,
+    )
+
+
+def _within(step: Step) -> Step:
+    """With the empty group inside the batch again."""
+    if step.empty_group_at is None:
+        return step
+    return replace(step, empty_group_at=min(step.empty_group_at, len(step.scheduled)))
+
+
+def _without_steps(scenario: Scenario) -> Iterator[Scenario]:
+    steps = scenario.steps
+    for size in sorted({len(steps) // 2, 1} - {0}, reverse=True):
+        for start in range(len(steps), 0, -size):
+            yield replace(scenario, steps=steps[: max(0, start - size)] + steps[start:])
+
+
+def _plainer_options(scenario: Scenario) -> Iterator[Scenario]:
+    options = scenario.options
+    for name, default in _defaults(Options):
+        now = getattr(options, name)
+        if now != default and name != "hidden_size":
+            yield replace(scenario, options=replace(options, **{name: default}))
+            if name == "head":
+                for part, none in _defaults(Head):
+                    if getattr(now, part) != none:
+                        yield replace(scenario, options=replace(options, head=replace(now, **{part: none})))
+    # Four columns rather than one: a row is then told from another's at a glance.
+    for hidden_size in (4, 1, 2, 3):
+        if hidden_size < options.hidden_size:
+            yield replace(scenario, options=replace(options, hidden_size=hidden_size))
+
+
+def _defaults(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    default = kind()
+    return [(field.name, getattr(default, field.name)) for field in msgspec.structs.fields(kind)]
+
+
+def _plainer_steps(scenario: Scenario) -> Iterator[Scenario]:
+    for place, step in enumerate(scenario.steps):
+        for change in _plainer_step(step, scenario):
+            yield _with_step(scenario, place, change)
+
+
+def _plainer_step(step: Step, scenario: Scenario) -> Iterator[Step]:
+    if step.preempted:
+        yield replace(step, preempted=step.preempted[:-1])
+    if step.aborted:
+        yield replace(step, aborted=step.aborted[:-1])
+    if step.padding:
+        yield replace(step, padding=step.padding // 2)
+    if step.empty_group_at is not None:
+        yield replace(step, empty_group_at=None)
+    scheduled = step.scheduled
+    for at in range(len(scheduled)):
+        yield _within(replace(step, scheduled=scheduled[:at] + scheduled[at + 1 :]))
+    for at, (name, count) in enumerate(scheduled):
+        for fewer in sorted({1, count // 2, count - 1} - {0, count}):
+            yield replace(step, scheduled=(*scheduled[:at], (name, fewer), *scheduled[at + 1 :]))
+    place = {request.name: place for place, request in enumerate(scenario.requests)}
+    in_order = tuple(sorted(scheduled, key=lambda entry: place[entry[0]]))
+    if in_order != scheduled:
+        yield replace(step, scheduled=in_order)
+
+
+def _with_step(scenario: Scenario, place: int, step: Step) -> Scenario:
+    return replace(scenario, steps=(*scenario.steps[:place], step, *scenario.steps[place + 1 :]))
+
+
+def _shorter_prompts(scenario: Scenario) -> Iterator[Scenario]:
+    for place, request in enumerate(scenario.requests):
+        length = request.prompt_len
+        for fewer in sorted({1, length // 2, length - 1} - {0, length}):
+            shorter = replace(request, prompt_token_ids=request.prompt_token_ids[:fewer])
+            yield _clamped(_with_request(scenario, place, shorter))
+
+
+def _clamped(scenario: Scenario) -> Scenario:
+    """With no more tokens scheduled than the prompts have; what no longer fits is left out."""
+    left = {request.name: request.prompt_len - request.num_cached_tokens for request in scenario.requests}
+    whole = dict(left)
+    steps = []
+    for step in scenario.steps:
+        left.update({name: whole[name] for name in step.preempted})
+        scheduled = []
+        for name, count in step.scheduled:
+            fits = min(count, left[name])
+            left[name] -= fits
+            if fits > 0:
+                scheduled.append((name, fits))
+        steps.append(_within(replace(step, scheduled=tuple(scheduled))))
+    return replace(scenario, steps=tuple(steps))
+
+
+def _plainer_requests(scenario: Scenario) -> Iterator[Scenario]:
+    for place, request in enumerate(scenario.requests):
+        for change in _plainer_request(request):
+            yield _with_request(scenario, place, change)
+
+
+def _plainer_request(request: Request) -> Iterator[Request]:
+    for name, plain in (
+        ("nan_at", None),
+        ("inf_at", None),
+        ("num_cached_tokens", 0),
+        ("dimensions", None),
+        ("returned_token_ids", None),
+        ("step_tag_id", None),
+        ("use_activation", True),
+    ):
+        if getattr(request, name) != plain:
+            yield replace(request, **{name: plain})
+    if request.task in ("classify", "token_classify"):
+        yield replace(request, task="embed" if request.task == "classify" else "token_embed")
+    if request.returned_token_ids is not None and len(request.returned_token_ids) > 1:
+        yield replace(request, returned_token_ids=request.returned_token_ids[:1])
+    if request.step_tag_id is None and any(token_id != 1 for token_id in request.prompt_token_ids):
+        yield replace(request, prompt_token_ids=(1,) * request.prompt_len)
+
+
+def _with_request(scenario: Scenario, place: int, request: Request) -> Scenario:
+    requests = (*scenario.requests[:place], request, *scenario.requests[place + 1 :])
+    return replace(scenario, requests=requests)
+
+
+def _renamed(scenario: Scenario) -> Iterator[Scenario]:
+    """With the first letters of the alphabet for names."""
+    names = {request.name: chr(97 + place % 26) for place, request in enumerate(scenario.requests)}
+    if len(names) > 26 or all(old == new for old, new in names.items()):
+        return
+    yield replace(
+        scenario,
+        requests=tuple(replace(request, name=names[request.name]) for request in scenario.requests),
+        steps=tuple(
+            replace(
+                step,
+                scheduled=tuple((names[name], count) for name, count in step.scheduled),
+                preempted=tuple(names[name] for name in step.preempted),
+                aborted=tuple(names[name] for name in step.aborted),
+            )
+            for step in scenario.steps
+        ),
+    )

@@ -1,0 +1,48 @@
+"""What became of a scenario on a subject, from which every report and exit code follows."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Verdict(Enum):
+    """In order of badness: of several, the last wins."""
+
+    HOLDS = "holds"
+    REJECTS = "rejects"
+    """The input was not one that a pooler must serve, and it raised."""
+    UNKNOWN = "unknown"
+    """The checker itself failed, so nothing is known."""
+    CRASHES = "crashes"
+    VIOLATES = "violates"
+
+    @property
+    def rank(self) -> int:
+        """Place in the order of badness."""
+        return _ORDER.index(self)
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it speaks against the subject."""
+        return self in (Verdict.CRASHES, Verdict.VIOLATES)
+
+
+_ORDER: Final = list(Verdict)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The outcome of one scenario on one subject.
+
+    `contract` and `message` are set unless the verdict is `HOLDS`; `step` is the step at which it fell.
+    """
+
+    verdict: Verdict
+    comparisons: int
+    contract: str = ""
+    message: str = ""
+    step: int | None = None
+    place: str = ""
+    """File and line of the subject's code at which it raised, if it did."""
+    pooling_type: str = ""
+    """The pooling type of the call at which it fell; empty for a whole pooler."""

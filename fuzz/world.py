@@ -1,0 +1,102 @@
+"""Everything about a scenario that does not depend on the subject: rows, token ids, what is due."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from impl.config import HeadConfig, PoolerConfig, Subject
+from oracle import reference
+from oracle.reference import Expected
+from oracle.rows import Universe
+from oracle.scenario import PoolingType, Request, Scenario
+
+
+class World:
+    """A scenario made concrete on a device; several subjects can be run in one world."""
+
+    def __init__(self, scenario: Scenario, device: torch.device) -> None:
+        self.scenario = scenario
+        self.device = device
+        self.universe = Universe(scenario, device)
+        self.requests = {request.name: request for request in scenario.requests}
+        self.pooling_types: dict[str, PoolingType] = {
+            request.name: scenario.pooling_type(request) for request in scenario.requests
+        }
+        self.needs_token_ids = "STEP" in self.pooling_types.values()
+        self._expected: dict[str, Expected] = {}
+        if self.needs_token_ids:
+            self._place = {name: place for place, name in enumerate(self.requests)}
+            self._token_ids = self._pad_token_ids()
+            self._token_ids_on_device = self._token_ids.to(device)
+
+    def expected(self, name: str) -> Expected:
+        """The result due to a request once it is finished."""
+        if name not in self._expected:
+            request, options = self.requests[name], self.scenario.options
+            rows = self.universe.of(name, 0, request.prompt_len)
+            due = reference.pool(self.pooling_types[name], rows, request)
+            if options.level == "pooler":
+                due = reference.apply_head(due, request, options.head, options.seed)
+            self._expected[name] = due
+        return self._expected[name]
+
+    def token_ids(self, names: Sequence[str]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Padded prompt token ids (n, longest) on the device and on the host, if any pooler needs them."""
+        if not self.needs_token_ids:
+            return None, None
+        places = [self._place[name] for name in names]
+        return self._token_ids_on_device[places], self._token_ids[places]
+
+    def config(self, pooling_type: str = "ALL") -> PoolerConfig:
+        """What the subject's factory is called with."""
+        options, head = self.scenario.options, self.scenario.options.head
+        return PoolerConfig(
+            pooling_type=pooling_type,
+            enable_chunked_prefill=options.enable_chunked_prefill,
+            async_scheduling=options.async_scheduling,
+            rows=options.rows,
+            tok_pooling_type=options.tok_pooling_type,
+            seq_pooling_type=options.seq_pooling_type,
+            head=HeadConfig(
+                head_dtype=None if head.head_dtype is None else getattr(torch, head.head_dtype),
+                projector=None
+                if head.embedding_size is None
+                else reference.projector(head.embedding_size, options.seed),
+                classifier=None if head.num_labels is None else reference.classifier(head.num_labels, options.seed),
+                logit_mean=head.logit_mean,
+                logit_sigma=head.logit_sigma,
+            ),
+        )
+
+    def _pad_token_ids(self) -> torch.Tensor:
+        longest = max(request.prompt_len for request in self.requests.values())
+        # The padding repeats a tag, so that a pooler that reads past the prompt finds steps there.
+        tags = [request.step_tag_id for request in self.requests.values() if request.step_tag_id is not None]
+        padded = np.full((len(self.requests), longest), tags[0] if tags else 0, dtype=np.int64)
+        for place, request in enumerate(self.requests.values()):
+            padded[place, : request.prompt_len] = request.prompt_token_ids
+        return torch.from_numpy(padded)
+
+
+def params_of(request: Request, subject: Subject) -> Any:
+    """The request's pooling params in the subject's own class."""
+    optional: dict[str, Any] = {}
+    if request.dimensions is not None:
+        optional["dimensions"] = request.dimensions
+    if request.step_tag_id is not None:
+        optional["step_tag_id"] = request.step_tag_id
+    if request.returned_token_ids is not None:
+        optional["returned_token_ids"] = list(request.returned_token_ids)
+    return subject.api.PoolingParams(task=request.task, use_activation=request.use_activation, **optional)
+
+
+def supports(subject: Subject, scenario: Scenario) -> bool:
+    """Whether the scenario asks the subject only for what it says it serves."""
+    options = scenario.options
+    return (
+        options.level in subject.levels
+        and options.rows in subject.rows
+        and all(scenario.pooling_type(request) in subject.supports for request in scenario.requests)
+    )

@@ -1,0 +1,1 @@
+"""What is tested: the built-in poolers, and adapters to others."""

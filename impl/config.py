@@ -1,0 +1,85 @@
+"""What a subject is asked for, and what it answers with."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+
+from oracle import metadata
+from oracle.metadata import RowsConvention
+
+Outputs = Sequence[torch.Tensor | None] | torch.Tensor
+PoolFn = Callable[[torch.Tensor, Any], Outputs]
+"""`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
+Layer = Callable[[torch.Tensor], torch.Tensor]
+Level = Literal["method", "pooler"]
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The learned layers after pooling; None leaves a layer out."""
+
+    head_dtype: torch.dtype | None = None
+    projector: Layer | None = None
+    classifier: Layer | None = None
+    logit_mean: float | None = None
+    logit_sigma: float | None = None
+
+
+@dataclass(frozen=True)
+class PoolerConfig:
+    """What a factory is called with.
+
+    At level `method` it should return the method of `pooling_type`; at level `pooler` the whole layer,
+    which serves every task: `tok_pooling_type` for token tasks, `seq_pooling_type` for the others,
+    then the head.
+    """
+
+    pooling_type: str = "ALL"
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = False
+    rows: RowsConvention = "group"
+    tok_pooling_type: str = "ALL"
+    seq_pooling_type: str = "LAST"
+    head: HeadConfig = field(default_factory=HeadConfig)
+
+
+class MetadataApi(Protocol):
+    """The classes through which the harness speaks to a subject; `oracle.metadata` has this shape."""
+
+    PoolingParams: Callable[..., Any]
+    PoolingStates: Callable[[], Any]
+    PoolingMetadata: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An implementation under test.
+
+    Attributes:
+        name: what reports call it.
+        build: makes a pooler for a config at a level.
+        supports: the pooling types it serves.
+        rows: which calling conventions it takes.
+        levels: whether it can be asked for methods, whole poolers, or both.
+        api: the metadata classes it is to be handed.
+
+    """
+
+    name: str
+    build: Callable[[PoolerConfig, Level], PoolFn]
+    supports: frozenset[str]
+    rows: tuple[RowsConvention, ...] = ("group",)
+    levels: tuple[Level, ...] = ("method",)
+    api: Any = metadata
+    about: str = ""
+
+    @property
+    def spec(self) -> str:
+        """How the command line names it; a name may say a version besides."""
+        return self.name.split(" ")[0]
+
+
+class SubjectError(Exception):
+    """A subject that can't be had: not found, not importable, or of the wrong shape."""

@@ -1,0 +1,110 @@
+"""From a SPEC on the command line to a subject.
+
+A SPEC is a built-in name, `path/to/file.py:factory`, `package.module:factory`, or `vllm`.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+from impl.builtin import BUILTIN
+from impl.config import Level, PoolerConfig, PoolFn, Subject, SubjectError
+from oracle.metadata import RowsConvention
+
+POOLING_TYPES = frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN"))
+
+
+def load(spec: str) -> Subject:
+    """The subject that a SPEC names.
+
+    Raises:
+        SubjectError: there is none, or it can't be imported, or it is of the wrong shape.
+    """
+    if spec in BUILTIN:
+        return BUILTIN[spec]
+    if spec == "vllm":
+        from impl.vllm_installed import subject
+
+        return subject()
+    where, colon, attribute = spec.rpartition(":")
+    if not colon or not where or not attribute:
+        raise SubjectError(
+            f"there is no subject {spec!r}; give one of {', '.join([*BUILTIN, 'vllm'])}, "
+            "path/to/file.py:factory or package.module:factory"
+        )
+    module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        offered = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise SubjectError(
+            f"{where} has no factory {attribute!r}; what it has to call is: {', '.join(offered) or 'nothing'}"
+        )
+    return from_factory(factory, spec)
+
+
+def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subject:
+    """A subject from a factory `factory(config) -> pooler` with optional attributes.
+
+    Attributes:
+        supports: the pooling types it serves, default `{"ALL"}`.
+        rows: the calling convention it takes, default `"group"`; a tuple for both.
+        level: `"method"`, the default, or `"pooler"` for a whole layer with heads and dispatch.
+
+    Raises:
+        SubjectError: an attribute has an impossible value.
+    """
+    supports = getattr(factory, "supports", {"ALL"})
+    rows = _several(getattr(factory, "rows", "group"), get_args(RowsConvention), f"{name}'s `rows`")
+    levels = _several(getattr(factory, "level", "method"), get_args(Level), f"{name}'s `level`")
+    supports = _several(supports, sorted(POOLING_TYPES), f"{name}'s `supports`")
+    return Subject(
+        name=name,
+        build=lambda config, _: factory(config),
+        supports=frozenset(supports),
+        rows=rows,
+        levels=levels,
+    )
+
+
+def _several(value: Any, allowed: Any, what: str) -> tuple[Any, ...]:
+    values = (value,) if isinstance(value, str) else tuple(value)
+    wrong = [item for item in values if item not in allowed]
+    if wrong or not values:
+        raise SubjectError(f"{what} is {value!r}, but may hold only {', '.join(allowed)}, and at least one")
+    return values
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SubjectError(f"there is no file {path}")
+    name = f"poolproof_subject_{abs(hash(path.resolve()))}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise SubjectError(f"{path} is not a Python file")
+    loader = found.loader
+    module = importlib.util.module_from_spec(found)
+    # Dataclasses look their module up while it is being imported.
+    sys.modules[name] = module
+    _guarded(partial(loader.exec_module, module), str(path))
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module: ModuleType = _guarded(partial(importlib.import_module, name), name)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _guarded(do: Callable[[], Any], what: str) -> Any:
+    try:
+        return do()
+    except (Exception, SystemExit) as error:
+        raise SubjectError(f"{what} can't be imported: {type(error).__name__}: {error}") from error

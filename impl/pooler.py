@@ -1,0 +1,74 @@
+"""The whole layer over a set of methods: dispatch over the tasks of a step, then each task's head."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from impl.config import HeadConfig, Outputs, PoolerConfig, PoolFn
+from impl.methods import Methods
+from oracle.metadata import PoolingMetadata, PoolingParams, task_groups
+
+TOKEN_TASKS = ("token_embed", "token_classify")
+
+
+class Pooler:
+    """Serves embed, classify, token_embed and token_classify, mixed within a step."""
+
+    def __init__(self, config: PoolerConfig, methods: Methods) -> None:
+        self.rows = config.rows
+        self.head = config.head
+        self.token_method: PoolFn = methods.method(config.tok_pooling_type)
+        self.sequence_method: PoolFn = methods.method(config.seq_pooling_type)
+
+    def __call__(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> list[torch.Tensor | None]:
+        """Pool a step of mixed tasks.
+
+        Args:
+            hidden_states: (rows, hidden_size).
+            metadata: of all the step's requests.
+
+        Returns:
+            One entry a request, in batch order.
+        """
+        outputs: list[torch.Tensor | None] = []
+        for task, group_rows, group in task_groups(hidden_states, metadata, self.rows):
+            method = self.token_method if task in TOKEN_TASKS else self.sequence_method
+            outputs.extend(apply_head(task, method(group_rows, group), group.pooling_params, self.head))
+        return outputs
+
+
+def apply_head(
+    task: str, pooled: Outputs, params: Sequence[PoolingParams], head: HeadConfig
+) -> Iterable[torch.Tensor | None]:
+    """Each request's pooled rows through the head of its task; None stays None."""
+    layer = _embed if task in ("embed", "token_embed") else _classify
+    return [None if rows is None else layer(rows, own, head) for rows, own in zip(pooled, params, strict=True)]
+
+
+def _embed(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
+    rows = _cast(rows, head)
+    if head.projector is not None:
+        rows = head.projector(rows)
+    if params.dimensions is not None:
+        rows = rows[..., : params.dimensions]
+    # The default eps is zero in float16, where it turns a row of zeros into nan.
+    return (
+        torch.nn.functional.normalize(rows, dim=-1, eps=torch.finfo(rows.dtype).tiny) if params.use_activation else rows
+    )
+
+
+def _classify(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
+    logits = _cast(rows, head)
+    if head.classifier is not None:
+        logits = head.classifier(logits)
+    if head.logit_mean is not None:
+        logits = logits - head.logit_mean
+    if head.logit_sigma is not None:
+        logits = logits / head.logit_sigma
+    if not params.use_activation:
+        return logits
+    return logits.softmax(dim=-1) if logits.shape[-1] >= 2 else logits.sigmoid()
+
+
+def _cast(rows: torch.Tensor, head: HeadConfig) -> torch.Tensor:
+    return rows if head.head_dtype is None else rows.to(head.head_dtype)

@@ -1,0 +1,1 @@
+"""What is right: scenarios, the data contract, the reference and the contracts."""

@@ -1,0 +1,136 @@
+"""Arithmetic with its error budget: a float64 value and how far an honest result may lie from it.
+
+In NumPy, so that it shares no kernel with what it judges. Each operation adds the rounding of the
+dtype it is stored in and carries the budget of its input along (running error analysis; N. Higham,
+Accuracy and Stability of Numerical Algorithms, ch. 3). A budget is derived from dtype and length
+alone; it is never tuned to make something pass.
+
+Accumulation is allowed in float32 or better, with up to two roundings of partial sums to the result
+dtype, as GPU libraries do when they split a reduction.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+FLOAT32_UNIT: Final = torch.finfo(torch.float32).eps / 2
+EXACT_SUM_LIMIT: Final = 2.0**24
+"""Integers whose absolute values sum to less than this add up exactly in float32, in any order."""
+
+UNIT: Final = {dtype: torch.finfo(dtype).eps / 2 for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+"""The largest relative error of rounding to a dtype."""
+UNDERFLOW: Final = {
+    torch.float32: torch.finfo(torch.float32).tiny,
+    torch.bfloat16: torch.finfo(torch.bfloat16).tiny,
+    torch.float16: torch.finfo(torch.float16).tiny * torch.finfo(torch.float16).eps,
+}
+"""The largest error of rounding a value below the normal range; wide dtypes may flush to zero."""
+
+
+@dataclass(frozen=True)
+class Approx:
+    """What a result should be: `value` and `error` are of one shape, `dtype` is the result's."""
+
+    value: Floats
+    error: Floats
+    dtype: torch.dtype
+
+    @classmethod
+    def exact(cls, rows: torch.Tensor) -> "Approx":
+        """Rows as they are: no error."""
+        value = as_float64(rows)
+        return cls(value, np.zeros_like(value), rows.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(self.value.shape)
+
+    def wrong(self, actual: torch.Tensor) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Mask of the elements of `actual` outside the budget; nan is right only where nan is due."""
+        got = as_float64(actual)
+        with np.errstate(invalid="ignore"):
+            wrong = ~(np.abs(got - self.value) <= self.error)
+        if wrong.any():
+            wrong &= (got != self.value) & ~(np.isnan(got) & np.isnan(self.value))
+        return wrong
+
+    def rounded(self, roundings: int = 1) -> "Approx":
+        """After `roundings` more roundings to the dtype."""
+        relative, absolute = roundings * UNIT[self.dtype], roundings * UNDERFLOW[self.dtype]
+        return Approx(self.value, self.error * (1 + relative) + np.abs(self.value) * relative + absolute, self.dtype)
+
+    def to(self, dtype: torch.dtype) -> "Approx":
+        """Cast; free where every value of the old dtype is one of the new."""
+        cast = Approx(self.value, self.error, dtype)
+        return cast if torch.promote_types(self.dtype, dtype) == dtype else cast.rounded()
+
+    def linear(self, weight: torch.Tensor) -> "Approx":
+        """Times a weight matrix (out, in): rows (..., in) to (..., out)."""
+        matrix = as_float64(weight).T
+        size = np.abs(matrix)
+        terms = np.count_nonzero(matrix, axis=0).max(initial=0)
+        with np.errstate(invalid="ignore"):
+            error = self.error @ size
+            error += (terms * FLOAT32_UNIT + 2 * UNIT[self.dtype]) * (np.abs(self.value) @ size + error)
+            return Approx(self.value @ matrix, error, self.dtype)
+
+    def mean(self) -> "Approx":
+        """Float32 mean over rows (n, h) to (h,): an exact sum where integers allow it, one division."""
+        count = self.value.shape[0]
+        size = np.abs(self.value).sum(axis=0)
+        summed = self.error.sum(axis=0)
+        if not (size.max() < EXACT_SUM_LIMIT and (self.value == np.rint(self.value)).all()):
+            summed += count * FLOAT32_UNIT * size
+        # Dividing, or multiplying by a rounded reciprocal: two roundings at most.
+        return Approx(self.value.sum(axis=0) / count, summed / count, torch.float32).rounded(2)
+
+    def cut(self, width: int) -> "Approx":
+        """The first `width` columns."""
+        return Approx(self.value[..., :width], self.error[..., :width], self.dtype)
+
+    def minus(self, mean: float) -> "Approx":
+        """Less a constant."""
+        return Approx(self.value - mean, self.error, self.dtype).rounded()
+
+    def over(self, sigma: float) -> "Approx":
+        """Divided by a constant, itself rounded to the dtype."""
+        return Approx(self.value / sigma, self.error / abs(sigma), self.dtype).rounded(2)
+
+    def normalize(self) -> "Approx":
+        """Over the L2 norm of the last dimension; a zero row stays zero."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            norm = np.sqrt((self.value**2).sum(axis=-1, keepdims=True))
+            error_norm = np.sqrt((self.error**2).sum(axis=-1, keepdims=True))
+            value = np.where(norm == 0, 0.0, self.value / norm)
+            spread = (self.error + np.abs(value) * error_norm) / np.maximum(norm - error_norm, 0)
+        spread = np.where(error_norm == 0, 0.0, spread)
+        accumulated = (self.shape[-1] / 2 + 2) * FLOAT32_UNIT * np.abs(value)
+        return Approx(value, spread + accumulated, self.dtype).rounded(2)
+
+    def softmax(self) -> "Approx":
+        """Softmax over the last dimension."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            below = self.value.max(axis=-1, keepdims=True) - self.value
+            powers = np.exp(-below)
+            value = powers / powers.sum(axis=-1, keepdims=True)
+            # exp(x) of a rounded difference x is off by |x| roundings, relatively.
+            relative = np.expm1(2 * self.error.max(axis=-1, keepdims=True))
+            relative = relative + (self.shape[-1] + 4 + below) * FLOAT32_UNIT
+            return Approx(value, value * relative, self.dtype).rounded(2)
+
+    def sigmoid(self) -> "Approx":
+        """Elementwise logistic function, whose slope is at most 1/4."""
+        with np.errstate(over="ignore"):
+            value = 1 / (1 + np.exp(-self.value))
+        return Approx(value, self.error / 4 + 4 * FLOAT32_UNIT * value, self.dtype).rounded(2)
+
+
+def as_float64(tensor: torch.Tensor) -> Floats:
+    """The tensor's values on the host."""
+    values: Floats = tensor.detach().cpu().double().numpy()
+    return values

@@ -1,0 +1,85 @@
+"""What pooling is: one request's rows in, its result out.
+
+The reference takes all rows of one finished request at once, so nothing in it can depend on a
+schedule, a batch or a buffer. Whatever the engine did, the outcome must be this.
+"""
+
+import torch
+
+from oracle.approx import Approx
+from oracle.rows import Linear
+from oracle.scenario import Head, PoolingType, Request
+
+Expected = torch.Tensor | Approx
+"""Rows that must match bit for bit, or a value with an error budget."""
+
+
+def pool(pooling_type: PoolingType, rows: torch.Tensor, request: Request) -> Expected:
+    """The pooled rows of one finished request.
+
+    Args:
+        pooling_type: what to compute.
+        rows: (prompt_len, hidden_size), the request's hidden states in prompt order; for LAST, leading
+            rows may be missing (found in the prefix cache).
+        request: whose `step_tag_id` and `returned_token_ids` STEP heeds.
+
+    Returns:
+        ALL: (prompt_len, hidden_size). STEP: (tagged tokens, returned columns). CLS, LAST:
+        (hidden_size,). MEAN: float32 (hidden_size,).
+    """
+    match pooling_type:
+        case "ALL":
+            return rows
+        case "STEP":
+            if request.returned_token_ids is not None:
+                rows = rows[:, list(request.returned_token_ids)]
+            if request.step_tag_id is not None:
+                rows = rows[[token_id == request.step_tag_id for token_id in request.prompt_token_ids]]
+            return rows
+        case "CLS":
+            return rows[0]
+        case "LAST":
+            return rows[-1]
+        case "MEAN":
+            return Approx.exact(rows).mean()
+
+
+def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Expected:
+    """What the learned layers make of pooled rows.
+
+    embed tasks: cast, projector, cut to `dimensions`, then L2 norm if `use_activation`. classify
+    tasks: cast, classifier, `(logits - mean) / sigma`, then softmax over two or more labels or
+    sigmoid of one if `use_activation`.
+    """
+    result = pooled if isinstance(pooled, Approx) else Approx.exact(pooled)
+    if head.head_dtype is not None:
+        result = result.to(getattr(torch, head.head_dtype))
+    if request.task in ("embed", "token_embed"):
+        if head.embedding_size is not None:
+            result = _through(projector(head.embedding_size, seed), result)
+        if request.dimensions is not None:
+            result = result.cut(request.dimensions)
+        return result.normalize() if request.use_activation else result
+    if head.num_labels is not None:
+        result = _through(classifier(head.num_labels, seed), result)
+    if head.logit_mean is not None:
+        result = result.minus(head.logit_mean)
+    if head.logit_sigma is not None:
+        result = result.over(head.logit_sigma)
+    if not request.use_activation:
+        return result
+    return result.softmax() if result.shape[-1] >= 2 else result.sigmoid()
+
+
+def projector(embedding_size: int, seed: int) -> Linear:
+    """The projector of a scenario with this seed."""
+    return Linear(embedding_size, 2 * (seed % 8))
+
+
+def classifier(num_labels: int, seed: int) -> Linear:
+    """The classifier of a scenario with this seed."""
+    return Linear(num_labels, 2 * (seed % 8) + 1)
+
+
+def _through(layer: Linear, rows: Approx) -> Approx:
+    return rows.linear(layer.matrix(rows.shape[-1]))

@@ -1,0 +1,297 @@
+"""What is run: requests, steps and options, as plain frozen data with a versioned JSON form.
+
+A scenario says everything that a run depends on, so it can be generated, run, shrunk, saved and
+replayed. It is data only: how it is drawn is `fuzz.generator`, how it is run is `fuzz.runner`.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
+
+import msgspec
+
+Task: TypeAlias = Literal["embed", "classify", "token_embed", "token_classify"]
+PoolingType: TypeAlias = Literal["ALL", "STEP", "CLS", "LAST", "MEAN"]
+Malformed: TypeAlias = Literal["missing-scheduled-counts", "counts-on-device", "gap", "short-rows"]
+DtypeName: TypeAlias = Literal["float32", "float16", "bfloat16"]
+
+TOKEN_TASKS: Final = ("token_embed", "token_classify")
+POOLING_TYPES: Final[tuple[PoolingType, ...]] = get_args(PoolingType)
+MALFORMED: Final[tuple[Malformed, ...]] = get_args(Malformed)
+VERSION: Final = 1
+LINE_LENGTH: Final = 110
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ScenarioError(ValueError):
+    """A scenario that can't be read or can't happen. The message holds the offending field's path."""
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One request: prompt token ids, a task, and the pooling params that go with it."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    task: Task
+    prompt_token_ids: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
+    dimensions: Positive | None = None
+    use_activation: bool = True
+    step_tag_id: Natural | None = None
+    returned_token_ids: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)] | None = None
+    num_cached_tokens: Natural = 0
+    """Tokens found in the prefix cache: the engine never computes their rows."""
+    nan_at: Natural | None = None
+    """Position whose row is planted with nan; it may not reach another request."""
+    inf_at: Natural | None = None
+
+    @property
+    def prompt_len(self) -> int:
+        """Number of prompt tokens."""
+        return len(self.prompt_token_ids)
+
+    @property
+    def is_token_task(self) -> bool:
+        """Whether the task hands back one row a token rather than one row a request."""
+        return self.task in TOKEN_TASKS
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One forward pass: who is scheduled, in batch order, with how many tokens."""
+
+    scheduled: tuple[tuple[str, Positive], ...]
+    preempted: tuple[str, ...] = ()
+    """Requests put back to their first uncached token before this step; the caller clears their state."""
+    aborted: tuple[str, ...] = ()
+    """Requests that leave for good before this step."""
+    padding: Natural = 0
+    """Rows of no request that follow the scheduled ones in `hidden_states`."""
+    empty_group_at: Natural | None = None
+    """Place in the batch at which an empty subgroup is handed over besides the real ones."""
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The learned layers after pooling; their weights follow from sizes and seed (`oracle.rows`)."""
+
+    head_dtype: DtypeName | None = None
+    embedding_size: Positive | None = None
+    """Width after the projector of the embed tasks; None: no projector."""
+    num_labels: Positive | None = None
+    """Width after the classifier of the classify tasks; None: no classifier."""
+    logit_mean: float | None = None
+    logit_sigma: float | None = None
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What holds for every step of a scenario."""
+
+    level: Literal["method", "pooler"] = "method"
+    """`method`: pooled rows as they are. `pooler`: the whole layer, with heads and dispatch over tasks."""
+    rows: Literal["group", "step"] = "group"
+    """What a sub-pooler is handed: its group's own rows, or the step's rows with absolute indices."""
+    tok_pooling_type: Literal["ALL", "STEP"] = "ALL"
+    seq_pooling_type: Literal["CLS", "LAST", "MEAN"] = "LAST"
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = False
+    """The next step may start before this one's outputs are read, so outputs must own their rows."""
+    dtype: DtypeName = "float32"
+    index_dtype: Literal["int32", "int64"] = "int32"
+    """Dtype of the counts and lengths that the caller passes."""
+    hidden_size: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 4
+    content: Literal["exact", "float"] = "exact"
+    """`exact`: small integers, exact in every dtype. `float`: realistic values."""
+    query_start_loc: bool = False
+    """Whether the caller passes `query_start_loc_gpu` or leaves the offsets to the metadata."""
+    rewrites_counts: bool = False
+    """Whether the caller rewrites its host array of counts once the cursor is built."""
+    malformed: Malformed | None = None
+    """A mistake of the caller, which the pooler must reject or survive."""
+    head: Head = Head()
+    seed: Natural = 0
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Requests, steps and options: the unit that is generated, run, shrunk, saved and replayed."""
+
+    requests: tuple[Request, ...]
+    steps: tuple[Step, ...]
+    options: Options = Options()
+    version: int = VERSION
+
+    def pooling_type(self, request: Request) -> PoolingType:
+        """The pooling type that serves the request's task."""
+        return self.options.tok_pooling_type if request.is_token_task else self.options.seq_pooling_type
+
+
+def dumps(scenario: Scenario) -> str:
+    """The scenario as readable JSON, version always included."""
+    return dump_json({"version": VERSION, **msgspec.to_builtins(scenario)})
+
+
+def loads(text: str | bytes) -> Scenario:
+    """Read a scenario from JSON.
+
+    Raises:
+        ScenarioError: not JSON, another version, an unknown key, or a value that can't be.
+    """
+    return from_builtins(parse_json(text))
+
+
+def dump_json(data: Any) -> str:
+    """Readable JSON: what fits on a line stays on it, and so does any list of plain values."""
+    return _layout(data, "") + "\n"
+
+
+def _layout(data: Any, indent: str) -> str:
+    line = json.dumps(data)
+    if not isinstance(data, (dict, list, tuple)) or len(indent) + len(line) <= LINE_LENGTH:
+        return line
+    inner = indent + " "
+    if isinstance(data, dict):
+        parts = [f"{json.dumps(key)}: {_layout(value, inner)}" for key, value in data.items()]
+        return "{\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}}}"
+    if not any(isinstance(item, (dict, list, tuple)) for item in data):
+        return line
+    return "[\n" + ",\n".join(inner + _layout(item, inner) for item in data) + f"\n{indent}]"
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Decode JSON.
+
+    Raises:
+        ScenarioError: the text is not JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"not JSON: {error}") from None
+
+
+def check_version(data: Any, known: int, what: str) -> None:
+    """Refuse data written by another version of the format.
+
+    Raises:
+        ScenarioError: no version, or one that is not `known`.
+    """
+    version = data.get("version") if isinstance(data, dict) else None
+    if version != known:
+        raise ScenarioError(f"{what} has version {version!r} at `$.version`, but this poolproof reads version {known}")
+
+
+T = TypeVar("T")
+
+
+def convert(data: Any, kind: type[T]) -> T:
+    """Turn decoded JSON into `kind`.
+
+    Raises:
+        ScenarioError: an unknown key or an impossible value, with its path.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise ScenarioError(str(error)) from None
+
+
+def from_builtins(data: Any) -> Scenario:
+    """Read a scenario from decoded JSON.
+
+    Raises:
+        ScenarioError: see `loads`.
+    """
+    check_version(data, VERSION, "the scenario")
+    scenario = convert(data, Scenario)
+    for problem in problems(scenario):
+        raise ScenarioError(problem)
+    return scenario
+
+
+def problems(scenario: Scenario) -> Iterator[str]:
+    """Why the scenario can't happen in an engine, each with the path of the offending field."""
+    if scenario.options.malformed and scenario.options.level != "method":
+        yield "malformed input is for level `method` only - at `$.options.malformed`"
+    yield from _request_problems(scenario)
+    yield from _step_problems(scenario)
+
+
+def _request_problems(scenario: Scenario) -> Iterator[str]:
+    options = scenario.options
+    seen: set[str] = set()
+    for index, request in enumerate(scenario.requests):
+        at = f"$.requests[{index}]"
+        if request.name in seen:
+            yield f"two requests are called {request.name!r} - at `{at}.name`"
+        seen.add(request.name)
+        if request.num_cached_tokens >= request.prompt_len:
+            yield (
+                f"{request.num_cached_tokens} of {request.prompt_len} prompt tokens are cached, but at least "
+                f"one must be computed - at `{at}.num_cached_tokens`"
+            )
+        if request.num_cached_tokens and scenario.pooling_type(request) != "LAST":
+            yield (
+                f"only LAST pooling can do without the rows of cached tokens, not "
+                f"{scenario.pooling_type(request)} - at `{at}.num_cached_tokens`"
+            )
+        for field in ("nan_at", "inf_at"):
+            position = getattr(request, field)
+            if position is not None and position >= request.prompt_len:
+                yield f"position {position} is past the prompt's {request.prompt_len} tokens - at `{at}.{field}`"
+        for token_id in request.returned_token_ids or ():
+            if token_id >= options.hidden_size:
+                yield f"column {token_id} is past the hidden size {options.hidden_size} - at `{at}.returned_token_ids`"
+        if request.dimensions is not None and request.dimensions > embedding_width(scenario, request):
+            yield (
+                f"{request.dimensions} dimensions are more than the embedding's "
+                f"{embedding_width(scenario, request)} - at `{at}.dimensions`"
+            )
+
+
+def embedding_width(scenario: Scenario, request: Request) -> int:
+    """Width of the request's rows before `dimensions` cuts them."""
+    options = scenario.options
+    if options.level == "pooler" and options.head.embedding_size is not None:
+        return options.head.embedding_size
+    if options.tok_pooling_type == "STEP" and request.is_token_task and request.returned_token_ids:
+        return len(request.returned_token_ids)
+    return options.hidden_size
+
+
+def _step_problems(scenario: Scenario) -> Iterator[str]:
+    requests = {request.name: request for request in scenario.requests}
+    computed = {request.name: request.num_cached_tokens for request in scenario.requests}
+    gone: set[str] = set()
+    for index, step in enumerate(scenario.steps):
+        at = f"$.steps[{index}]"
+        for field in ("preempted", "aborted"):
+            for name in getattr(step, field):
+                if name not in requests:
+                    yield f"there is no request {name!r} - at `{at}.{field}`"
+                    return
+                if name in gone:
+                    yield f"request {name!r} has already left - at `{at}.{field}`"
+                computed[name] = requests[name].num_cached_tokens
+        gone.update(step.aborted)
+        if step.empty_group_at is not None and step.empty_group_at > len(step.scheduled):
+            yield f"the batch has only {len(step.scheduled)} requests - at `{at}.empty_group_at`"
+        in_step: set[str] = set()
+        for place, (name, num_tokens) in enumerate(step.scheduled):
+            here = f"{at}.scheduled[{place}]"
+            if name not in requests:
+                yield f"there is no request {name!r} - at `{here}`"
+                return
+            left = requests[name].prompt_len - computed[name]
+            if name in in_step:
+                yield f"request {name!r} is scheduled twice in one step - at `{here}`"
+            if name in gone:
+                yield f"request {name!r} has already left - at `{here}`"
+            elif num_tokens > left:
+                yield f"request {name!r} has {left} tokens left, not {num_tokens} - at `{here}`"
+            elif num_tokens < left and not scenario.options.enable_chunked_prefill:
+                yield (
+                    f"request {name!r} is scheduled for {num_tokens} of {left} tokens, but chunked prefill is off "
+                    f"- at `{here}`"
+                )
+            in_step.add(name)
+            computed[name] += num_tokens
+            if computed[name] >= requests[name].prompt_len:
+                gone.add(name)
