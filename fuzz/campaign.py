@@ -87,18 +87,22 @@ class Report:
     """Why nothing can be concluded, if so."""
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    error: str = ""
+    """What kept the run from doing all of its work, if anything."""
 
     @property
     def verdict(self) -> str:
-        """`violates`, `inconclusive` or `holds`."""
+        """`error`, `violates`, `inconclusive` or `holds`."""
+        if self.error:
+            return "error"
         if self.findings:
             return "violates"
         return "inconclusive" if self.doubts else "holds"
 
     @property
     def exit_code(self) -> int:
-        """0 holds, 1 violated, 3 inconclusive."""
-        return {"holds": 0, "violates": 1, "inconclusive": 3}[self.verdict]
+        """0 holds, 1 violated, 2 could not run, 3 inconclusive."""
+        return {"holds": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
 
 
 class Campaign:
@@ -170,6 +174,7 @@ class Campaign:
         """Close the run; one that compared nothing proves nothing."""
         report = self.report
         report.findings = list(self.findings)
+        report.error = self.findings.error
         report.elapsed_s = time.monotonic() - self.started_s
         if not report.scenarios:
             self.doubt("no scenario was run")
@@ -190,7 +195,6 @@ def fuzz(
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports.
-        OSError: a finding can't be written.
     """
     listener(Started("fuzz", [subject.name for subject in subjects], seed, str(device), budget))
     campaign = Campaign(subjects, device, directory, listener)

@@ -50,6 +50,7 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
     yield from _plainer_options(scenario)
     yield from _plainer_steps(scenario)
     yield from _shorter_prompts(scenario)
+    yield from _shorter_chunks(scenario)
     yield from _plainer_requests(scenario)
     yield from _renamed(scenario)
 
@@ -157,6 +158,29 @@ def _shorter_prompts(scenario: Scenario) -> Iterator[Scenario]:
         for fewer in sorted({1, length // 2, length - 1} - {0, length}):
             shorter = replace(request, prompt_token_ids=request.prompt_token_ids[:fewer])
             yield _clamped(_with_request(scenario, place, shorter))
+
+
+def _shorter_chunks(scenario: Scenario) -> Iterator[Scenario]:
+    """With tokens taken out of one chunk and out of the prompt at once, so that the other chunks stay."""
+    for place, request in enumerate(scenario.requests):
+        start = request.num_cached_tokens
+        for step_place, step in enumerate(scenario.steps):
+            if request.name in step.preempted:
+                start = request.num_cached_tokens
+            count = dict(step.scheduled).get(request.name, 0)
+            ids = request.prompt_token_ids
+            for fewer in sorted({count, count - 1, count // 2, 1}, reverse=True):
+                if not 0 < fewer <= min(count, len(ids) - 1):
+                    continue
+                shorter = replace(request, prompt_token_ids=ids[:start] + ids[start + fewer :])
+                scheduled = tuple(
+                    (name, left)
+                    for name, tokens in step.scheduled
+                    if (left := tokens - fewer if name == request.name else tokens)
+                )
+                thinner = _with_step(scenario, step_place, _within(replace(step, scheduled=scheduled)))
+                yield _with_request(thinner, place, shorter)
+            start += count
 
 
 def _clamped(scenario: Scenario) -> Scenario:

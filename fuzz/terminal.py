@@ -53,6 +53,8 @@ class Terminal:
         )
         for doubt in report.doubts:
             say(Text(f"inconclusive: {doubt}", style="yellow"))
+        if report.error:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(Text(report.error, style="red"))
         style = {"holds": "bold green", "violates": "bold red"}.get(report.verdict, "bold yellow")
         told = f"{report.verdict}: {_count(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
         say(Text(told, style=style))

@@ -625,6 +625,6 @@ def _origins(outcome: Outcome, actual: torch.Tensor) -> str:
     ):
         return ""
     named = [outcome.origin(row) for row in rows[:8]]
-    if all(name.startswith("no request") for name in named):
+    if not any(name.startswith(("request", "the step")) for name in named):
         return ""
     return f": its rows are {'; '.join(named)}{'; ...' if len(rows) > 8 else ''}"
