@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import torch
 
 from fuzz.campaign import Budget, Campaign, Found, Listener, Report, Started, scenarios
@@ -59,7 +60,7 @@ def check_one(subject: Subject, device: torch.device, directory: Path | None, li
 
 def _check(campaign: Campaign, subject: Subject) -> None:
     for scenario in regressions():
-        campaign.judge(scenario)
+        campaign.judge(as_called(subject, scenario))
     if "ALL" in subject.supports and "method" in subject.levels:
         _walk(campaign, subject)
         _sample_paths(campaign, subject)
@@ -88,8 +89,9 @@ def _walk(campaign: Campaign, subject: Subject) -> None:
 
     coverage = walk(subject, _all_options(subject), SCOPE, campaign.device, failed, tell)
     campaign.report.comparisons += coverage.comparisons
+    every = "every" if _chunks(subject) else "every unchunked"
     note = (
-        f"{subject.name}: ALL, every {'' if _chunks(subject) else 'unchunked '}schedule of up to {SCOPE.max_requests} requests with up to "
+        f"{subject.name}: ALL, {every} schedule of up to {SCOPE.max_requests} requests with up to "
         f"{SCOPE.max_tokens} tokens: {coverage.schedules:,} schedules with batch order, covered as "
         f"{coverage.states:,} states and {coverage.transitions:,} transitions"
     )
@@ -162,6 +164,14 @@ def regressions() -> Iterator[Scenario]:
     for entry in sorted(files("fuzz").joinpath("regressions").iterdir(), key=lambda item: item.name):
         if entry.name.endswith(".json"):
             yield read(Path(str(entry)))[0]
+
+
+def as_called(subject: Subject, scenario: Scenario) -> Scenario:
+    """The scenario in a calling convention that the subject takes."""
+    if scenario.options.rows in subject.rows:
+        return scenario
+    options = msgspec.structs.replace(scenario.options, rows=subject.rows[0])
+    return msgspec.structs.replace(scenario, options=options)
 
 
 def check(specs: Sequence[str], device: torch.device, directory: Path | None, listener: Listener) -> Report:

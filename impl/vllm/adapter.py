@@ -16,10 +16,8 @@ import torch
 from impl.vllm.loader import Library
 from oracle import metadata as newest
 
-_ENCODE: Final = {"token_embed": "encode", "token_classify": "encode"}
-"""The one token task there was before 0.11.1."""
-_FLAG: Final = {"embed": "normalize", "classify": "activation", "encode": "softmax"}
-"""What `use_activation` was called then, by task."""
+_FLAGS: Final = ("use_activation", "normalize", "activation", "softmax")
+"""What the flag for the activation is called: the first, and until 0.13 another one for some tasks."""
 
 
 def api(library: Library) -> Any:
@@ -27,18 +25,22 @@ def api(library: Library) -> Any:
     return SimpleNamespace(
         PoolingParams=_params(library["PoolingParams"]),
         # Until 0.12 nothing was kept between steps.
-        PoolingStates=library["PoolingStates"] if "PoolingStates" in library else newest.PoolingStates,
+        PoolingStates=library["PoolingStates"] if library.has("PoolingStates") else newest.PoolingStates,
         PoolingMetadata=_metadata(library["PoolingMetadata"], library["PoolingCursor"]),
     )
 
 
 def _params(own: Any) -> Callable[..., Any]:
-    if "use_activation" in own.__struct_fields__:
+    """The release's PoolingParams, taking tasks and flags by the names they have now."""
+    if "normalize" not in own.__struct_fields__:
         return own  # type: ignore[no-any-return]
+    takes: dict[str, list[str]] = own().valid_parameters
 
     def params(task: str, use_activation: bool, **others: Any) -> Any:
-        task = _ENCODE.get(task, task)
-        return own(task=task, **{_FLAG[task]: use_activation}, **others)
+        # Until 0.11.0 there was one token task.
+        task = task if task in takes else "encode"
+        flag = next(name for name in _FLAGS if name in takes[task])
+        return own(task=task, **{flag: use_activation}, **others)
 
     return params
 
@@ -54,7 +56,7 @@ def _cursor(own: Any) -> Any:
 
         seq_lens_cpu: Any = None
 
-        def __getitem__(self, indices: slice) -> "Cursor":
+        def __getitem__(self, indices: slice) -> Any:
             return _more(Cursor, super().__getitem__(indices), seq_lens_cpu=self.seq_lens_cpu[indices])
 
     return Cursor
@@ -72,6 +74,7 @@ def _metadata(own: Any, own_cursor: Any) -> Any:
         """Until 0.18 there were no token ids on the host, until 0.12 no states and no list of tasks."""
 
         pooling_states: Any = None
+        pooling_cursor: Any = None
         prompt_token_ids_cpu: Any = None
 
         def __post_init__(self) -> None:
@@ -80,7 +83,7 @@ def _metadata(own: Any, own_cursor: Any) -> Any:
             else:
                 self.tasks = [params.task for params in self.pooling_params]
 
-        def __getitem__(self, indices: slice) -> "Metadata":
+        def __getitem__(self, indices: slice) -> Any:
             ids = self.prompt_token_ids_cpu
             return _more(
                 Metadata,

@@ -134,7 +134,7 @@ class SingleFile(Layer):
             method, config.head.classifier, act_fn=_dynamic(library["PoolerClassify"])
         )
         poolers = {"embed": library["SimplePooler"](method, library["EmbeddingPoolerHead"]()), "classify": classify}
-        if "AllPooler" not in library:
+        if not library.has("AllPooler"):
             return poolers | {"encode": self._encoder(config)}
         token = library["AllPooler"] if config.tok_pooling_type == "ALL" else self._step_pooler
         token_classify = library["TokenClassifierPoolerHead"](classifier=config.head.classifier)
@@ -146,9 +146,9 @@ class SingleFile(Layer):
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
         found: set[Lack] = {"logit-sigma", "open-head-dtype"}
-        if "PoolingStates" not in self.library:
+        if not self.library.has("PoolingStates"):
             found.add("chunked-token-tasks")
-        if "AllPooler" not in self.library:
+        if not self.library.has("AllPooler"):
             found.add("token-heads")
         return frozenset(found)
 
@@ -165,7 +165,7 @@ class SingleFile(Layer):
 
 def layer(library: Library) -> Layer:
     """The layer of a release, of whichever shape."""
-    return SingleFile(library) if "SimplePooler" in library else Package(library)
+    return SingleFile(library) if library.has("SimplePooler") else Package(library)
 
 
 def _dynamic(classify: Any) -> Any:

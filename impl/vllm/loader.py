@@ -84,7 +84,7 @@ class Library(ABC):
     def __init__(self, root: Path) -> None:
         self.sources = Sources(root)
 
-    def __contains__(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         """Whether there is a class of this name."""
         return self.sources.where(name) is not None
 
@@ -189,12 +189,12 @@ class _Redirected(ast.NodeTransformer):
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:  # noqa: N802 - named by ast
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
         if not node.level and not _is_outside(node):
             node.module = f"{self.prefix}.{node.module}"
         return node
 
-    def visit_Import(self, node: ast.Import) -> list[ast.AST]:  # noqa: N802 - named by ast
+    def visit_Import(self, node: ast.Import) -> list[ast.AST]:
         return [self._one(alias) for alias in node.names]
 
     def _one(self, alias: ast.alias) -> ast.AST:
@@ -259,5 +259,3 @@ class _Finder(MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Finder())
-
-
