@@ -123,9 +123,10 @@ def _why(version: str, stderr: str) -> str:
     if offered and offered[1] not in ("", "none"):
         newest = ", ".join(offered[1].split(", ")[-3:])
         return f"there is no vLLM {version} where pip looks, the newest being {newest}; give another release"
-    errors = re.findall(r"^(?:ERROR: )?(.*\S.*)$", stderr, re.MULTILINE)
-    last = errors[-1].strip()[:300] if errors else "it said nothing"
-    return f"vLLM {version} is not in the cache and pip can't download it ({last}); see that pip works here"
+    broken = re.search(r"connection broken by '(.*)'", stderr)
+    lines = [broken[1]] if broken else stderr.split("ERROR: ")[-1].strip().splitlines()
+    cause = lines[-1][:300] if lines else "it said nothing"
+    return f"vLLM {version} is not in the cache and pip can't download it ({cause}); see that pip works here"
 
 
 def _unpack(wheel: Path, directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from impl.config import Lack, Level, PoolerConfig, PoolFn
+from impl.config import Lack, Level, PoolerConfig, PoolFn, SubjectError
 from impl.vllm.adapter import api
 from impl.vllm.loader import Library
 from oracle.metadata import RowsConvention
@@ -51,7 +51,20 @@ class Layer(ABC):
         """What the release does not have."""
 
     def rows(self) -> RowsConvention:
-        """What the dispatcher hands to a sub-pooler: seen by having it dispatch."""
+        """What the dispatcher hands to a sub-pooler: seen by having it dispatch.
+
+        One that raises is taken for a new one; the scenarios will show what is wrong with it.
+        """
+        try:
+            handed = self._dispatched()
+        except SubjectError:
+            raise
+        except Exception:
+            return "group"
+        return "step" if max(handed) > 1 else "group"
+
+    def _dispatched(self) -> list[int]:
+        """How many rows each of two one-token groups is handed."""
         handed: list[int] = []
 
         class Recorder(torch.nn.Module):
@@ -73,7 +86,7 @@ class Layer(ABC):
         metadata.build_pooling_cursor(lens.numpy(), lens, torch.device("cpu"), None)
         dispatch = self.library["DispatchPooler"]({"embed": Recorder(), "classify": Recorder()})
         dispatch(torch.zeros(2, 1), metadata)
-        return "group" if handed == [1, 1] else "step"
+        return handed
 
 
 class Package(Layer):

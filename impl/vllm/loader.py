@@ -61,9 +61,13 @@ class Sources:
         parts = path.relative_to(self.root).with_suffix("").parts
         return ".".join(("vllm", *parts)).removesuffix(".__init__")
 
+    def path(self, module: str) -> Path:
+        """Where a module lies, without its suffix, if there is one."""
+        return self.root.joinpath(*module.split(".")[1:])
+
     def file(self, module: str) -> Path | None:
         """The file of a module, if there is one."""
-        path = self.root.joinpath(*module.split(".")[1:])
+        path = self.path(module)
         files = (path / "__init__.py", path.with_suffix(".py"))
         return next((file for file in files if file.is_file()), None)
 
@@ -249,7 +253,7 @@ class _Finder(MetaPathFinder):
         tree = _trees[prefix]
         file = tree.own_file(module)
         if file is None:
-            if stubs.is_own(module):
+            if stubs.is_own(module) and not tree.sources.path(module).is_dir():
                 raise SubjectError(f"the pooling layer imports {module}, but {tree.sources.root} has no such module")
             return ModuleSpec(fullname, _StandInLoader(), is_package=True)
         within = [str(file.parent)] if file.name == "__init__.py" else None
