@@ -13,7 +13,7 @@ from fuzz.strategies import HypothesisDraw, scenarios
 from impl.builtin import BUILTIN
 from oracle.scenario import Scenario
 
-SMALL = replace(ALL_SMALL, max_requests=2, p_reorder=0)
+SMALL = replace(ALL_SMALL, max_requests=2, p_reorder=0, p_no_request=0.3, p_pause=0.4)
 
 
 def everything(mix: Mix) -> set[Scenario]:
