@@ -63,7 +63,7 @@ def test_hypothesis_reaches_exactly_what_the_exhaustive_draw_does() -> None:
 def test_hypothesis_reaches_nothing_else_in_a_wider_scope() -> None:
     reached = reached_by_hypothesis(SMALL, 600)
     assert reached <= everything(SMALL)
-    assert len(reached) > 30
+    assert len(reached) > 10
 
 
 def test_small_scopes_hold_every_arrangement() -> None:
