@@ -13,7 +13,7 @@ from fuzz.strategies import HypothesisDraw, scenarios
 from impl.builtin import BUILTIN
 from oracle.scenario import Scenario
 
-SMALL = replace(ALL_SMALL, max_requests=2, p_reorder=0)
+SMALL = replace(ALL_SMALL, max_requests=2, p_reorder=0, p_no_request=0.3, p_pause=0.4)
 
 
 def everything(mix: Mix) -> set[Scenario]:
@@ -43,17 +43,27 @@ def test_the_seeded_draw_reaches_exactly_what_the_exhaustive_one_does() -> None:
     assert len(possible) == 49
 
 
-def test_hypothesis_reaches_exactly_what_the_exhaustive_draw_does() -> None:
-    possible = everything(SMALL)
+def reached_by_hypothesis(mix: Mix, max_examples: int) -> set[Scenario]:
     reached: set[Scenario] = set()
 
-    @settings(max_examples=2000, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=max_examples, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data())
     def reach(data: st.DataObject) -> None:
-        reached.add(generate(HypothesisDraw(data.draw), SMALL))
+        reached.add(generate(HypothesisDraw(data.draw), mix))
 
     reach()
-    assert reached == possible
+    return reached
+
+
+def test_hypothesis_reaches_exactly_what_the_exhaustive_draw_does() -> None:
+    mix = replace(SMALL, max_requests=1, p_async=0.5)
+    assert reached_by_hypothesis(mix, 600) == everything(mix)
+
+
+def test_hypothesis_reaches_nothing_else_in_a_wider_scope() -> None:
+    reached = reached_by_hypothesis(SMALL, 600)
+    assert reached <= everything(SMALL)
+    assert len(reached) > 10
 
 
 def test_small_scopes_hold_every_arrangement() -> None:
