@@ -36,9 +36,10 @@ def package_in(directory: Path) -> Path:
     Raises:
         SubjectError: there is none.
     """
-    for root in (directory / "vllm", directory):
-        if (root / "__init__.py").is_file() or (root / "pooling_params.py").is_file():
-            return root.resolve()
+    if (directory / "vllm").is_dir():
+        return (directory / "vllm").resolve()
+    if (directory / "__init__.py").is_file():
+        return directory.resolve()
     what = "holds no vllm/ and is not that package itself" if directory.is_dir() else "is not a directory"
     raise SubjectError(f"{directory} {what}; give a checkout of vLLM or an unpacked wheel")
 
@@ -48,8 +49,8 @@ class Sources:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.modules: dict[str, str] = {}
-        """Classes of the pooling code, each with the module that defines it."""
+        self.modules: dict[str, str | None] = {}
+        """Classes of the pooling code, each with the module that defines it; None once looked for in vain."""
         self.searched = 0
         for path in sorted(root.rglob("*.py")):
             if stubs.is_own(module := self.module(path)):
@@ -74,11 +75,8 @@ class Sources:
     def where(self, name: str) -> str | None:
         """The module that defines a class: one about pooling or, failing that, any."""
         if name not in self.modules:
-            found = (path for path in self.root.rglob("*.py") if name in _CLASS.findall(_text(path)))
-            path = next(found, None)
-            if path is None:
-                return None
-            self.modules[name] = self.module(path)
+            found = (self.module(path) for path in self.root.rglob("*.py") if name in _CLASS.findall(_text(path)))
+            self.modules[name] = next(found, None)
         return self.modules[name]
 
 
@@ -146,7 +144,7 @@ class Tree(Library):
                 return stand_in
         if self.sources.file(path):
             return self.load(path)
-        if name in self.sources.modules:
+        if self.sources.modules.get(name):
             return self[name]
         if name in stubs.EXCERPTS and (file := self.sources.file(module)):
             return self._excerpt(file, module, name)

@@ -17,7 +17,7 @@ import torch
 from impl.config import PoolerConfig, SubjectError
 
 _POOLING: Final = re.compile(
-    r"vllm\.(?!entrypoints\.|model_executor\.models\.)(.+\.)?pool(er|ing)?(_\w+)?(\..+)?|vllm\.(tasks|exceptions)"
+    r"vllm\.(?!entrypoints\.|model_executor\.models\.)(.+\.)?(pool(er|ing)?(_\w+)?(\..+)?|tasks|exceptions)"
 )
 
 EXCERPTS: Final = frozenset(
@@ -25,7 +25,7 @@ EXCERPTS: Final = frozenset(
 )
 """Definitions that are cut out of modules which otherwise import the whole engine."""
 
-_EXCERPTED: Final = re.compile(r"vllm\.(utils(\.\w+)?|sampling_params|v1\.outputs)")
+_EXCERPTED: Final = re.compile(r"vllm\.(utils|(.+\.)?(sampling_params|outputs|torch_utils|import_utils|hashing))")
 """Where releases keep them."""
 
 OUTSIDE: Final = frozenset(("torch", "numpy", "msgspec", "typing_extensions"))
