@@ -51,7 +51,7 @@ def _arrival(draw: Draw, mix: Mix) -> Arrival:
 
 
 @dataclass
-class _Running:
+class Queued:
     """A request in the model: where it stands."""
 
     request: Request
@@ -63,12 +63,13 @@ class _Running:
 
     @property
     def left(self) -> int:
+        """Prompt tokens still to be computed."""
         return self.request.prompt_len - self.computed
 
 
 def played(requests: Sequence[Request], traffic: Traffic, options: Options) -> tuple[tuple[Request, ...], list[Step]]:
     """The steps that the model makes of the traffic, and the requests with their prefix hits filled in."""
-    model = _Model(traffic, options)
+    model = SchedulerModel(traffic, options)
     arrivals = list(zip(requests, traffic.arrivals, strict=True))
     hits = {request.name: 0 for request in requests}
     steps: list[Step] = []
@@ -77,7 +78,7 @@ def played(requests: Sequence[Request], traffic: Traffic, options: Options) -> t
         aborted = model.abort(number)
         preempted = model.reset() if number in traffic.cache_resets else []
         model.add(
-            _Running(request, arrival, _prefix_hit(model.seen, request, traffic))
+            Queued(request, arrival, _prefix_hit(model.seen, request, traffic))
             for request, arrival in arrivals
             if arrival.at == number
         )
@@ -105,21 +106,22 @@ def _prefix_hit(seen: Iterable[tuple[int, ...]], request: Request, traffic: Traf
     return min(longest, request.prompt_len - 1) // traffic.block_size * traffic.block_size
 
 
-class _Model:
+class SchedulerModel:
     """The scheduler model: who waits, who runs, and the blocks they hold."""
 
     def __init__(self, traffic: Traffic, options: Options) -> None:
         self.traffic = traffic
         self.chunked = options.enable_chunked_prefill
-        self.waiting: list[_Running] = []
-        self.running: list[_Running] = []
+        self.waiting: list[Queued] = []
+        self.running: list[Queued] = []
         self.seen: list[tuple[int, ...]] = []
 
     @property
     def busy(self) -> bool:
+        """Whether anybody waits or runs."""
         return bool(self.waiting or self.running)
 
-    def add(self, arriving: Iterable[_Running]) -> None:
+    def add(self, arriving: Iterable[Queued]) -> None:
         """Queue requests, by priority if that is the policy."""
         self.waiting.extend(arriving)
         if self.traffic.priority_policy:
@@ -142,7 +144,7 @@ class _Model:
     def schedule(self) -> tuple[list[tuple[str, int]], list[str]]:
         """Who is scheduled with how many tokens, and who is pushed out for want of blocks."""
         budget = self.traffic.token_budget
-        scheduled: list[tuple[_Running, int]] = []
+        scheduled: list[tuple[Queued, int]] = []
         pushed_out: list[str] = []
         place = 0
         while place < len(self.running) and budget:
@@ -168,7 +170,7 @@ class _Model:
         self.running = [entry for entry in self.running if entry.left]
         return [(entry.request.name, count) for entry, count in scheduled], pushed_out
 
-    def _admit(self, budget: int, scheduled: list[tuple[_Running, int]]) -> None:
+    def _admit(self, budget: int, scheduled: list[tuple[Queued, int]]) -> None:
         while self.waiting and budget and len(self.running) < self.traffic.max_num_seqs:
             entry = self.waiting[0]
             entry.computed = entry.cached
@@ -182,24 +184,24 @@ class _Model:
             scheduled.append((entry, count))
             budget -= count
 
-    def _wanted(self, entry: _Running) -> int:
+    def _wanted(self, entry: Queued) -> int:
         threshold = self.traffic.long_prefill_token_threshold
         return min(entry.left, threshold) if threshold and self.chunked else entry.left
 
-    def _blocks(self, entry: _Running, more: int) -> int:
+    def _blocks(self, entry: Queued, more: int) -> int:
         return -(-(entry.computed + more) // self.traffic.block_size)
 
-    def _fits(self, entry: _Running, count: int, scheduled: Sequence[tuple[_Running, int]]) -> bool:
+    def _fits(self, entry: Queued, count: int, scheduled: Sequence[tuple[Queued, int]]) -> bool:
         more = dict[int, int]({id(other): part for other, part in scheduled})
         held = sum(self._blocks(other, more.get(id(other), 0)) for other in self.running if other is not entry)
         return held + self._blocks(entry, count) <= self.traffic.num_blocks - 1
 
-    def _victim(self) -> _Running:
+    def _victim(self) -> Queued:
         if self.traffic.priority_policy:
             return max(self.running, key=lambda entry: (entry.arrival.priority, self.running.index(entry)))
         return self.running[-1]
 
-    def _push_out(self, entry: _Running) -> None:
+    def _push_out(self, entry: Queued) -> None:
         self.running.remove(entry)
         entry.computed = 0
         self.waiting.insert(0, entry)
