@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import torch
 
-from fuzz.runner import run
 from fuzz.shrink import shrink
+from fuzz.start import run
 from fuzz.verdict import Judgement
 from fuzz.world import supports
 from impl.config import Subject

@@ -1,7 +1,7 @@
 """From a SPEC on the command line to a subject.
 
-A SPEC is a built-in name, `path/to/file.py:factory`, `package.module:factory`, `vllm==X.Y.Z`, `vllm@DIR`
-or `vllm`.
+A SPEC is a built-in name, `path/to/file.py:factory`, `package.module:factory`, `vllm==X.Y.Z`, `vllm@DIR`,
+`vllm`, `vllm-v1` or `vllm-v2`.
 """
 
 import importlib
@@ -38,7 +38,7 @@ def load(spec: str) -> Subject:
     if not colon or not where or not attribute:
         raise SubjectError(
             f"there is no subject {spec!r}; give one of {', '.join(BUILTIN)}, vllm==X.Y.Z, vllm@DIR, vllm, "
-            "path/to/file.py:factory or package.module:factory"
+            "vllm-v1, vllm-v2, path/to/file.py:factory or package.module:factory"
         )
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
     factory = getattr(module, attribute, None)

@@ -10,7 +10,7 @@ import torch
 from fuzz.campaign import Budget, fuzz, scenarios
 from fuzz.check import as_called, regressions
 from fuzz.mix import for_subjects
-from fuzz.runner import run
+from fuzz.start import run
 from fuzz.verdict import Verdict
 from fuzz.world import supports
 from impl.config import Subject

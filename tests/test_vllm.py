@@ -12,7 +12,7 @@ import torch
 from fuzz.campaign import Budget, Report, fuzz, scenarios
 from fuzz.check import check_one
 from fuzz.mix import for_subjects
-from fuzz.runner import run
+from fuzz.start import run
 from impl.config import Subject
 from impl.loading import load
 

@@ -2,12 +2,13 @@
 
 SPECs: `vllm==0.33.0`, fetched once and then offline; `vllm@DIR`, a checkout or an unpacked wheel;
 `vllm`, the installed one with everything that it imports. Only the engine around the pooling layer is
-the harness.
+the harness; with `vllm-v1` and `vllm-v2` the engine is the installed vLLM's too.
 """
 
 from pathlib import Path
 
 from impl.config import Subject, SubjectError
+from impl.vllm import engine
 from impl.vllm.fetch import release
 from impl.vllm.installed import Installed
 from impl.vllm.layer import SingleFile, layer
@@ -16,7 +17,7 @@ from impl.vllm.loader import Tree, package_in
 
 def names_vllm(spec: str) -> bool:
     """Whether a SPEC names a vLLM."""
-    return spec == "vllm" or spec.startswith(("vllm==", "vllm@"))
+    return spec in ("vllm", "vllm-v1", "vllm-v2") or spec.startswith(("vllm==", "vllm@"))
 
 
 def subject(spec: str) -> Subject:
@@ -25,6 +26,8 @@ def subject(spec: str) -> Subject:
     Raises:
         SubjectError: it can't be had, or has no pooling layer that is known.
     """
+    if spec in ("vllm-v1", "vllm-v2"):
+        return engine.subject(spec.removeprefix("vllm-"))
     library: Installed | Tree
     if spec == "vllm":
         library = Installed()
