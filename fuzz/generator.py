@@ -75,7 +75,7 @@ def _options(draw: Draw, mix: Mix) -> Options:
         enable_chunked_prefill=chunkable
         and not (level == "engine" and sequence in ("CLS", "MEAN"))
         and not draw.chance(mix.p_unchunked),
-        async_scheduling=draw.chance(mix.p_async),
+        async_scheduling="async-scheduling" not in mix.lacks and draw.chance(mix.p_async),
         dtype=dtype,
         index_dtype="int64" if draw.chance(mix.p_int64) else "int32",
         hidden_size=hidden_size,

@@ -111,6 +111,8 @@ def supports(subject: Subject, scenario: Scenario) -> bool:
 def _needs(scenario: Scenario, lack: Lack) -> bool:
     """Whether a scenario can't do without what a subject lacks."""
     options, head = scenario.options, scenario.options.head
+    if lack == "async-scheduling":
+        return options.async_scheduling
     if lack == "chunked-token-tasks":
         return options.enable_chunked_prefill and any(request.is_token_task for request in scenario.requests)
     if options.level == "method":

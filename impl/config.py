@@ -15,12 +15,12 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
-Lack = Literal["chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"]
+Lack = Literal["async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"]
 """What a subject may do without, because the release that it is documents or never had it.
 
-chunked-token-tasks: a token task's prompt comes whole in one step. token-heads: token tasks have no
-learned layers, and token_embed is none of them. logit-sigma: logits are not scaled. open-head-dtype:
-a head always has a dtype of its own.
+async-scheduling: a step's outputs are read before the next one starts. chunked-token-tasks: a token
+task's prompt comes whole in one step. token-heads: token tasks have no learned layers, and token_embed
+is none of them. logit-sigma: logits are not scaled. open-head-dtype: a head always has a dtype of its own.
 """
 
 

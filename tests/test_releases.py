@@ -22,9 +22,9 @@ from tests.releases import KNOWN, release
 pytestmark = pytest.mark.releases
 CPU = torch.device("cpu")
 LACKS = {
-    "0.11.0": {"chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"},
-    "0.12.0": {"chunked-token-tasks", "logit-sigma", "open-head-dtype"},
-    "0.13.0": {"logit-sigma", "open-head-dtype"},
+    "0.11.0": {"async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"},
+    "0.12.0": {"async-scheduling", "chunked-token-tasks", "logit-sigma", "open-head-dtype"},
+    "0.13.0": {"async-scheduling", "logit-sigma", "open-head-dtype"},
     "0.19.1": {"logit-sigma"},
     "0.33.0": set(),
 }
