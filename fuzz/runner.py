@@ -9,7 +9,7 @@ import dataclasses
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,8 @@ class Run:
         self._poolers: dict[str, PoolFn] = {}
         widest = max((_num_rows(step) for step in world.scenario.steps), default=0)
         self._buffer = world.universe.rows.new_full((max(widest, max_rows), self.options.hidden_size), STALE)
-        self._handed_out: list[tuple[str, Any, Any]] = []
+        self._handed_out: list[list[tuple[str, Any, Any]]] = []
+        self._vacated: list[Any] = []
 
     def all_steps(self) -> Judgement:
         """Take every step of the scenario."""
@@ -101,6 +102,8 @@ class Run:
         names = [name for name, _ in step.scheduled]
         counts = [count for _, count in step.scheduled]
         computed_before = {name: self.computed[name] for name in names}
+        if self.options.reuses_states:
+            self._reuse_states(step)
         for name, count in step.scheduled:
             self.computed[name] += count
         rows = self._rows(names, list(computed_before.values()), counts)
@@ -114,6 +117,18 @@ class Run:
                 raise
         hidden_states.fill_(STALE)
         self._read_late_outputs()
+        if self.options.reuses_states:
+            self._vacated += [self.states[name] for name in names if self._is_finished(name)]
+
+    def _reuse_states(self, step: Step) -> None:
+        """Hand on the states of who has left to who starts; another holds an empty one of its own."""
+        self._vacated += [self.states[name] for name in step.aborted]
+        for name, _ in step.scheduled:
+            if self._vacated and self.computed[name] == self.world.requests[name].num_cached_tokens:
+                self.states[name] = self._vacated.pop(0)
+
+    def _is_finished(self, name: str) -> bool:
+        return self.computed[name] >= self.world.requests[name].prompt_len
 
     def _rows(self, names: Sequence[str], starts: Sequence[int], counts: Sequence[int]) -> torch.Tensor:
         universe = self.world.universe
@@ -143,11 +158,14 @@ class Run:
         seq_lens = self._host_ints([self.computed[name] for name in names])
         metadata.build_pooling_cursor(counts_np, seq_lens, world.device, query_start_loc)
         if self.options.rewrites_counts:
+            cursor = metadata.pooling_cursor
+            built = {name: getattr(cursor, name).tolist() for name in ("num_scheduled_tokens_cpu", "seq_lens_cpu")}
             counts_np.fill(-1)
-            now = metadata.pooling_cursor.num_scheduled_tokens_cpu.tolist()
-            broken = contracts.cursor_is_a_snapshot(counts, now)
-            if broken:
-                raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken)
+            seq_lens.fill_(-1)
+            for name, values in built.items():
+                broken = contracts.cursor_is_a_snapshot(name, values, getattr(cursor, name).tolist())
+                if broken:
+                    raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken)
         return metadata
 
     def _host_ints(self, values: Sequence[int]) -> torch.Tensor:
@@ -246,7 +264,7 @@ class Run:
             raise
         except Exception as error:
             raise raised(error, call.may_reject) from error
-        finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]
+        finished = [self._is_finished(name) for name in call.names]
         outcome = Outcome(
             call=seen,
             outputs=outputs,
@@ -267,7 +285,7 @@ class Run:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling:
-            self._handed_out.extend(outcome.pairs())
+            self._handed_out.append(list(outcome.pairs()))
 
     def _due(self, name: str, finished: bool) -> Any:
         if finished:
@@ -276,8 +294,8 @@ class Run:
         return None if self.world.requests[name].is_token_task else ANYTHING
 
     def _read_late_outputs(self) -> None:
-        """Look again at what was handed out, now that the buffer is overwritten."""
-        for name, expected, actual in self._handed_out:
+        """Look again at what this step and the last handed out, now that the buffer is overwritten."""
+        for name, expected, actual in chain.from_iterable(self._handed_out):
             intact = (
                 same_bits(expected, actual) if isinstance(expected, torch.Tensor) else not expected.wrong(actual).any()
             )
@@ -285,9 +303,9 @@ class Run:
                 raise Fallen(
                     Verdict.VIOLATES,
                     "outputs-own-their-rows",
-                    f"request {name}'s output changed when the engine overwrote the step's hidden_states",
+                    f"request {name}'s output changed after it was handed out, by the next step or its buffer",
                 )
-        self._handed_out.clear()
+        self._handed_out = self._handed_out[-1:]
 
 
 def _num_rows(step: Step) -> int:
