@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import torch
 
+from fuzz.blame import Blame
 from fuzz.runner import run
 from fuzz.shrink import shrink
 from fuzz.verdict import Judgement
@@ -40,6 +41,10 @@ class Finding:
     """How to name the subject on the command line."""
     count: int = 1
     file: str | None = None
+    step: int | None = None
+    """The step of the scenario at which it falls."""
+    blame: Blame | None = None
+    """Whose rows are wrong, if rows are."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -60,7 +65,10 @@ class Finding:
             "subject": self.subject,
             "spec": self.spec,
             "verdict": self.verdict,
+            "pooling_type": self.pooling_type,
+            "step": self.step,
             "message": self.message,
+            "blame": None if self.blame is None else msgspec.to_builtins(self.blame),
             "place": self.place,
             "count": self.count,
             "file": self.file,
@@ -93,6 +101,8 @@ def from_failure(
         scenario=smallest,
         place=told.place,
         spec=subject.spec,
+        step=told.step,
+        blame=told.blame,
     )
 
 
@@ -170,6 +180,9 @@ class _FindingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: Annotated[int, msgspec.Meta(ge=1)]
     file: str | None
     scenario: dict[str, Any]
+    pooling_type: str = ""
+    step: int | None = None
+    blame: Blame | None = None
 
 
 def read(path: Path) -> tuple[Scenario, Finding | None]:
@@ -189,11 +202,13 @@ def read(path: Path) -> tuple[Scenario, Finding | None]:
         subject=kept.subject,
         contract=kept.contract,
         verdict=kept.verdict,
-        pooling_type="",
+        pooling_type=kept.pooling_type,
         message=kept.message,
         scenario=scenario,
         place=kept.place,
         spec=kept.spec,
         count=kept.count,
         file=str(path),
+        step=kept.step,
+        blame=kept.blame,
     )

@@ -1,7 +1,6 @@
 """The terminal and the JSON line: readers of the events, and the only ones that print."""
 
 import json
-import shlex
 from typing import Any
 
 import click
@@ -9,12 +8,17 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.text import Text
 
 from fuzz.campaign import Event, Found, Progressed, Report, Started
+from fuzz.drawing import LEGEND, draw
+from fuzz.explain import counted, explain, facts
 from fuzz.findings import Finding
-from oracle.contracts import Contract, all_contracts
-from oracle.scenario import Scenario, Step
+from oracle.contracts import all_contracts
+
+MAX_REQUESTS = 12
+"""Requests of a finding that are described one by one."""
 
 
 class Terminal:
@@ -24,6 +28,7 @@ class Terminal:
         self.as_json = as_json
         self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
         self._live: Live | None = None
+        self._legend_is_due = True
 
     def on_event(self, event: Event) -> None:
         """Show an event."""
@@ -56,7 +61,7 @@ class Terminal:
         if report.error:
             Console(stderr=True, highlight=False, soft_wrap=True).print(Text(report.error, style="red"))
         style = {"holds": "bold green", "violates": "bold red"}.get(report.verdict, "bold yellow")
-        told = f"{report.verdict}: {_count(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
+        told = f"{report.verdict}: {counted(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
         say(Text(told, style=style))
         if self.as_json:
             click.echo(json.dumps(_as_json(report)))
@@ -93,23 +98,39 @@ class Terminal:
         self._live.update(
             Text(
                 f"{event.elapsed_s:5.1f} s  {event.scenarios:,} scenarios  {rate:,.0f}/s  "
-                f"{event.comparisons:,} compared  {_count(event.findings, 'finding')}  {event.now}"
+                f"{event.comparisons:,} compared  {counted(event.findings, 'finding')}  {event.now}"
             ),
             refresh=True,
         )
 
     def _found(self, finding: Finding) -> None:
+        told = explain(finding)
         say = self.console.print
         say()
-        say(Text(f"{finding.contract} is broken by {finding.subject}", style="bold red"))
-        say(escape(f"  {finding.message}"))
-        if finding.place:
-            say(escape(f"  raised at {finding.place}"))
-        say(escape(f"  rule: {_contract(finding.contract).rule}"))
-        for line in describe(finding.scenario):
-            say(escape(f"  {line}"))
-        if finding.file:
-            say(escape(f"  replay: poolproof replay {shlex.quote(finding.file)}"))
+        say(Text(told.headline, style="bold red"))
+        say(f"  {told.contract.name} is broken by {told.subject}", markup=False)
+        say()
+        for line in (*told.requests[:MAX_REQUESTS], f"options: {told.options}"):
+            say(f"  {line}", markup=False)
+        if len(told.requests) > MAX_REQUESTS:
+            say(f"  and {counted(len(told.requests) - MAX_REQUESTS, 'more request')}")
+        say()
+        for drawn in draw(told, self.console.width - 2):
+            say(Text("  ") + drawn)
+        if self._legend_is_due:
+            say(Text(f"  {LEGEND}", style="dim"))
+            self._legend_is_due = False
+        say()
+        for name, text in facts(told):
+            self._fact(name, text)
+
+    def _fact(self, name: str, text: str) -> None:
+        fact = Text.assemble((f"{name}: ", "bold"), text)
+        if self.console.is_terminal and name != "replay":
+            self.console.print(Padding(fact, (0, 0, 0, 2)), soft_wrap=False)
+        else:
+            # On one line, so that it can be searched for, or copied into a shell.
+            self.console.print(Text("  ") + fact)
 
     def _stop_live(self) -> None:
         if self._live is not None:
@@ -117,58 +138,10 @@ class Terminal:
             self._live = None
 
 
-def describe(scenario: Scenario) -> list[str]:
-    """A scenario in a few lines."""
-    lines = []
-    for request in scenario.requests:
-        parts = [f"request {request.name}: {request.task} ({scenario.pooling_type(request)})"]
-        parts.append(_count(request.prompt_len, "token"))
-        for field, plain in (
-            ("num_cached_tokens", 0), ("dimensions", None), ("use_activation", True), ("step_tag_id", None),
-            ("returned_token_ids", None), ("nan_at", None), ("inf_at", None),
-        ):  # fmt: skip
-            value = getattr(request, field)
-            if value != plain:
-                parts.append(f"{field} {value}")
-        if request.step_tag_id is not None:
-            parts.append(f"prompt {list(request.prompt_token_ids[:16])}")
-        lines.append(", ".join(parts))
-    lines += [f"step {place}: {_describe_step(step)}" for place, step in enumerate(scenario.steps)]
-    changed = {
-        name: value for name, value in json.loads(_encoded(scenario.options)).items() if name != "seed" and value != {}
-    }
-    lines.append("options: " + (", ".join(f"{name} {value}" for name, value in changed.items()) or "default"))
-    return lines
-
-
-def _describe_step(step: Step) -> str:
-    parts = [f"preempt {name}" for name in step.preempted] + [f"abort {name}" for name in step.aborted]
-    parts += [f"{name} {_count(count, 'token')}" for name, count in step.scheduled] or ["nobody"]
-    if step.padding:
-        parts.append(_count(step.padding, "padding row"))
-    if step.empty_group_at is not None:
-        parts.append(f"an empty subgroup at {step.empty_group_at}")
-    return ", ".join(parts)
-
-
-def _encoded(value: Any) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(value)
-
-
 def _mix(report: Report) -> Columns:
     """How often each feature came up."""
     cells = [f"{100 * count / report.scenarios:5.1f} {name}" for name, count in report.mix.most_common()]
     return Columns(cells, title="features covered, in % of scenarios:", column_first=True)
-
-
-def _contract(name: str) -> Contract[Any]:
-    return next(contract for contract in all_contracts() if contract.name == name)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _as_json(report: Report) -> dict[str, Any]:

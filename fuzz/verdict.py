@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from fuzz.blame import Blame
+
 
 class Verdict(Enum):
     """In order of badness: of several, the last wins."""
@@ -43,6 +45,8 @@ class Judgement:
     message: str = ""
     step: int | None = None
     place: str = ""
-    """File and line of the subject's code at which it raised, if it did."""
+    """File and line at which the subject raised, or of the pooler that was called."""
     pooling_type: str = ""
     """The pooling type of the call at which it fell; empty for a whole pooler."""
+    blame: Blame | None = None
+    """Whose rows are wrong, if rows are."""

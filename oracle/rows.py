@@ -78,10 +78,14 @@ class Universe:
         """Say in words which row this is: whose, and which token's."""
         if bool((row == STALE).all()):
             return "the step's buffer after it was overwritten"
-        found = self._index().get(_key(row))
-        if found is None:
+        found = self.sources(row)
+        if not found:
             return "padding" if bool(row.isnan().all()) else f"no request's row {_show(row)}"
         return " or ".join(f"request {name}, token {position}" for name, position in found[:3])
+
+    def sources(self, row: torch.Tensor) -> list[tuple[str, int]]:
+        """Request and position of each hidden state that is this row, bit for bit."""
+        return self._index().get(_key(row), [])
 
     def _index(self) -> dict[bytes, list[tuple[str, int]]]:
         if not hasattr(self, "_found"):
