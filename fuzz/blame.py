@@ -72,7 +72,9 @@ def _wrong_rows(name: str, expected: Any, actual: torch.Tensor, universe: Univer
             return
         wrong = expected.wrong(actual)
         for row in np.flatnonzero((wrong if actual.dim() == 2 else wrong[None]).any(axis=1)).tolist():
-            yield WrongRow(row, Origin("computed"), _origin(got[row], name, universe))
+            origin = _origin(got[row], name, universe)
+            # Arithmetic makes nan of many things besides padding.
+            yield WrongRow(row, Origin("computed"), Origin("unknown") if origin.kind == "padding" else origin)
         return
     due = expected if expected.dim() == 2 else expected[None]
     if got.dtype != due.dtype:

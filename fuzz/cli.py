@@ -140,6 +140,29 @@ def replay(file: Path, specs: tuple[str, ...], device_name: str, as_json: bool) 
 
 
 @main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--as", "form", type=click.Choice(["pytest", "issue"]), required=True, help="What to write.")
+@click.option("--subject", "spec", metavar="SPEC", help="Run it on this subject first, and export what that shows.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Where to; stdout if left out."
+)
+@device_option
+def export(file: Path, form: str, spec: str | None, output: Path | None, device_name: str) -> None:
+    """Write a saved finding as a standalone test, or as an issue for a tracker."""
+    with _Session(as_json=False) as session:
+        from fuzz.export import as_issue, as_pytest
+        from fuzz.findings import write_atomically
+        from fuzz.replay import finding_in
+
+        finding = finding_in(file, spec, session.device(device_name))
+        text = as_pytest(finding) if form == "pytest" else as_issue(finding)
+        if output is None:
+            click.echo(text, nl=False)
+        else:
+            write_atomically(output, text)
+
+
+@main.command()
 def contracts() -> None:
     """List the contracts: the rule, why it matters, what breaks without it."""
     from fuzz.terminal import print_contracts
@@ -172,10 +195,11 @@ class _Session:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from fuzz.findings import ExportError
         from impl.config import SubjectError
         from oracle.scenario import ScenarioError
 
-        if isinstance(error, (SubjectError, ScenarioError, OSError)):
+        if isinstance(error, (ExportError, SubjectError, ScenarioError, OSError)):
             self.terminal.could_not_run(str(error))
             sys.exit(COULD_NOT_RUN)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from fuzz.blame import Blame, Origin
 from fuzz.findings import Finding
-from oracle.contracts import Contract, all_contracts
+from oracle.contracts import Contract, named
 from oracle.scenario import Options, Request, Scenario, Step
 
 
@@ -73,7 +73,7 @@ class Explanation:
 
 def explain(finding: Finding) -> Explanation:
     """Put a finding into words and rows."""
-    contract = _contract(finding.contract)
+    contract = named(finding.contract)
     observed, expected = _observed_and_expected(finding, contract)
     return Explanation(
         headline=headline(finding),
@@ -277,10 +277,6 @@ def describe_options(options: Options) -> str:
     """The options that are not at their default; the seed of the rows says nothing to a reader."""
     changed = {name: value for name, value in msgspec.to_builtins(options).items() if name != "seed" and value != {}}
     return ", ".join(f"{name} {value}" for name, value in changed.items()) or "default"
-
-
-def _contract(name: str) -> Contract[object]:
-    return next(contract for contract in all_contracts() if contract.name == name)
 
 
 def _relative(place: str) -> str:

@@ -23,6 +23,10 @@ from oracle.scenario import Scenario, check_version, convert, dump_json, from_bu
 FILE_VERSION: Final = 1
 
 
+class ExportError(ValueError):
+    """A finding that can't be put into the form asked for; the message says why."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One contract broken by one subject, with the smallest scenario known.
