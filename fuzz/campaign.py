@@ -20,6 +20,7 @@ from fuzz.findings import Finding, Findings, from_failure
 from fuzz.generator import generate
 from fuzz.mix import Mix, for_subjects, swarm
 from fuzz.runner import Run
+from fuzz.start import start
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, supports
 from impl.config import Subject
@@ -133,7 +134,7 @@ class Campaign:
         world = World(scenario, self.device)
         judgements = []
         for subject in subjects:
-            judgement = Run(world, subject).all_steps()
+            judgement = start(world, subject).all_steps()
             judgements.append(judgement)
             self.settle(scenario, subject, judgement)
         self.report.scenarios += 1

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from fuzz.blame import Blame, Origin
 from fuzz.findings import Finding
 from oracle.contracts import Contract, named
-from oracle.scenario import Options, Request, Scenario, Step
+from oracle.scenario import Scenario, Step
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def explain(finding: Finding) -> Explanation:
         headline=headline(finding),
         contract=contract,
         subject=finding.subject,
-        requests=tuple(_describe_request(finding.scenario, request) for request in finding.scenario.requests),
+        requests=tuple(_describe_requests(finding.scenario)),
         steps=tuple(pictures(finding.scenario, finding.step, finding.blame)),
-        options=describe_options(finding.scenario.options),
+        options=describe_options(finding.scenario),
         observed=observed,
         expected=expected,
         blame=finding.blame,
@@ -137,7 +138,7 @@ def _given(finding: Finding) -> str:
             return "a gap between the rows of two requests"
         case "short-rows":
             return "fewer rows than the cursor names"
-    padded = finding.step is not None and finding.scenario.steps[finding.step].padding
+    padded = finding.step is not None and any(step.padding for step in finding.scenario.steps[finding.step :][:1])
     return "rows of padding after the requests' own" if padded else "part of a prompt of which it needs the whole"
 
 
@@ -258,25 +259,37 @@ def _events(step: Step) -> Iterator[str]:
     yield from (f"abort {name}" for name in step.aborted)
 
 
-def _describe_request(scenario: Scenario, request: Request) -> str:
-    """Task, pooling type, length, and what departs from the default."""
-    parts = [
-        f"{request.name}: {request.task} ({scenario.pooling_type(request)}), {counted(request.prompt_len, 'token')}"
-    ]
-    plain = {"num_cached_tokens": 0, "dimensions": None, "use_activation": True, "step_tag_id": None,
-             "returned_token_ids": None, "nan_at": None, "inf_at": None}  # fmt: skip
-    parts += [
-        f"{field} {getattr(request, field)}" for field, default in plain.items() if getattr(request, field) != default
-    ]
-    if request.step_tag_id is not None:
-        parts.append(f"prompt {list(request.prompt_token_ids[:16])}")
-    return ", ".join(parts)
+def _describe_requests(scenario: Scenario) -> Iterator[str]:
+    """Each request's task, pooling type and length, what departs from the default, and when it comes and goes."""
+    traffic = scenario.traffic
+    for place, request in enumerate(scenario.requests):
+        length = counted(request.prompt_len, "token")
+        parts = [f"{request.name}: {request.task} ({scenario.pooling_type(request)}), {length}"]
+        parts += [f"{name} {value}" for name, value in _changed(request) if name not in _ALWAYS_TOLD]
+        if request.step_tag_id is not None:
+            parts.append(f"prompt {list(request.prompt_token_ids[:16])}")
+        if traffic is not None:
+            parts += [f"{name} {value}" for name, value in _changed(traffic.arrivals[place])]
+        yield ", ".join(parts)
 
 
-def describe_options(options: Options) -> str:
+_ALWAYS_TOLD: Final = ("name", "task", "prompt_token_ids")
+
+
+def describe_options(scenario: Scenario) -> str:
     """The options that are not at their default; the seed of the rows says nothing to a reader."""
-    changed = {name: value for name, value in msgspec.to_builtins(options).items() if name != "seed" and value != {}}
-    return ", ".join(f"{name} {value}" for name, value in changed.items()) or "default"
+    changed = [f"{name} {value}" for name, value in _changed(scenario.options) if name != "seed"]
+    if scenario.traffic is not None:
+        changed += [f"{name} {value}" for name, value in _changed(scenario.traffic) if name != "arrivals"]
+    return ", ".join(changed) or "default"
+
+
+def _changed(data: msgspec.Struct) -> Iterator[tuple[str, object]]:
+    """Name and value of each field that is not at its default."""
+    for field in msgspec.structs.fields(data):
+        value = getattr(data, field.name)
+        if value != field.default:
+            yield field.name, msgspec.to_builtins(value)
 
 
 def _relative(place: str) -> str:

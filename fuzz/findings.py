@@ -13,8 +13,8 @@ import msgspec
 import torch
 
 from fuzz.blame import Blame
-from fuzz.runner import run
 from fuzz.shrink import shrink
+from fuzz.start import run
 from fuzz.verdict import Judgement
 from fuzz.world import supports
 from impl.config import Subject

@@ -24,7 +24,7 @@ from oracle import contracts
 from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, Violation, first_broken
 from oracle.metadata import replace_indices, task_groups
 from oracle.rows import STALE, same_bits
-from oracle.scenario import Malformed, Scenario, Step
+from oracle.scenario import Malformed, Step
 
 
 class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the verdict out of the step
@@ -60,11 +60,6 @@ class PoolerCall:
     spare_rows: bool = False
     may_reject: bool = False
     well_formed: bool = True
-
-
-def run(scenario: Scenario, subject: Subject, device: torch.device) -> Judgement:
-    """Run a scenario on a subject from start to end, or until it falls."""
-    return Run(World(scenario, device), subject).all_steps()
 
 
 class Run:
@@ -256,7 +251,7 @@ class Run:
         try:
             outputs = call.pool(call.hidden_states, call.metadata)
         except Exception as error:
-            raise _raised(error, call.may_reject) from error
+            raise raised(error, call.may_reject) from error
         finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]
         outcome = Outcome(
             call=seen,
@@ -338,7 +333,8 @@ def malform(call: PoolerCall, kind: Malformed) -> PoolerCall:
     return dataclasses.replace(call, hidden_states=rows, metadata=metadata, may_reject=True, well_formed=False)
 
 
-def _raised(error: Exception, may_reject: bool) -> Fallen:
+def raised(error: Exception, may_reject: bool) -> Fallen:
+    """What it means that a subject raised."""
     message = str(contracts.accepts_valid_input(error))
     if may_reject:
         return Fallen(Verdict.REJECTS, "reject-or-be-right", message, _place_of(error))

@@ -14,7 +14,7 @@ from fuzz.drawing import draw
 from fuzz.explain import Explanation, explain, facts, headline
 from fuzz.findings import Finding, from_failure, read
 from fuzz.mix import for_subjects
-from fuzz.runner import run
+from fuzz.start import run
 from impl.builtin import BUILTIN
 from impl.config import Outputs, PoolerConfig, Subject
 from impl.hostsplit import HostSplit

@@ -20,7 +20,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from fuzz.draws import SeededDraw
 from fuzz.generator import generate
 from fuzz.mix import for_subjects
-from fuzz.runner import run
+from fuzz.start import run
 from fuzz.strategies import scenarios
 from fuzz.verdict import Judgement
 from impl.builtin import BUILTIN
