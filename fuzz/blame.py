@@ -1,14 +1,14 @@
 """Whose result is wrong, in which rows, and where these rows come from: facts, for others to put into words."""
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-import numpy as np
 import torch
 
 from oracle.approx import Approx
 from oracle.contracts import Outcome
+from oracle.reference import Expected
 from oracle.rows import STALE, Universe, same_bits
 
 MAX_WRONG_ROWS: Final = 32
@@ -65,27 +65,41 @@ def blame(outcome: Outcome, universe: Universe) -> Blame | None:
     return None
 
 
-def _wrong_rows(name: str, expected: Any, actual: torch.Tensor, universe: Universe) -> Iterator[WrongRow]:
+def _wrong_rows(name: str, expected: Expected, actual: torch.Tensor, universe: Universe) -> Iterator[WrongRow]:
+    if actual.dtype != expected.dtype:
+        return
     got = actual if actual.dim() == 2 else actual[None]
+    num_due, width = expected.shape if len(expected.shape) == 2 else (1, *expected.shape)
+    both = min(num_due, len(got))
+    is_wrong = [True] * both if got.shape[1] != width else _differ(expected, got, both)
+    for row in range(max(num_due, len(got))):
+        if row >= both or is_wrong[row]:
+            yield WrongRow(
+                row,
+                _due(expected, row, name, universe) if row < num_due else None,
+                _got(expected, got[row], name, universe) if row < len(got) else None,
+            )
+
+
+def _differ(expected: Expected, got: torch.Tensor, count: int) -> list[bool]:
+    """For each of the first rows whether it is not what is due."""
     if isinstance(expected, Approx):
-        if expected.shape != tuple(actual.shape):
-            return
-        wrong = expected.wrong(actual)
-        for row in np.flatnonzero((wrong if actual.dim() == 2 else wrong[None]).any(axis=1)).tolist():
-            origin = _origin(got[row], name, universe)
-            # Arithmetic makes nan of many things besides padding.
-            yield WrongRow(row, Origin("computed"), Origin("unknown") if origin.kind == "padding" else origin)
-        return
-    due = expected if expected.dim() == 2 else expected[None]
-    if got.dtype != due.dtype:
-        return
-    for row in range(max(len(due), len(got))):
-        if row >= len(got):
-            yield WrongRow(row, due=_origin(due[row], name, universe))
-        elif row >= len(due):
-            yield WrongRow(row, got=_origin(got[row], name, universe))
-        elif got.shape[1] != due.shape[1] or not same_bits(due[row], got[row]):
-            yield WrongRow(row, _origin(due[row], name, universe), _origin(got[row], name, universe))
+        value, error = (part.reshape(-1, got.shape[1])[:count] for part in (expected.value, expected.error))
+        return [bool(row.any()) for row in Approx(value, error, expected.dtype).wrong(got[:count])]
+    due = expected.reshape(-1, got.shape[1])
+    return [not same_bits(due[row], got[row]) for row in range(count)]
+
+
+def _due(expected: Expected, row: int, name: str, universe: Universe) -> Origin:
+    if isinstance(expected, Approx):
+        return Origin("computed")
+    return _origin(expected[row] if expected.dim() == 2 else expected, name, universe)
+
+
+def _got(expected: Expected, row: torch.Tensor, name: str, universe: Universe) -> Origin:
+    origin = _origin(row, name, universe)
+    # Arithmetic makes nan of many things besides padding.
+    return Origin("unknown") if origin.kind == "padding" and isinstance(expected, Approx) else origin
 
 
 def _origin(row: torch.Tensor, own: str, universe: Universe) -> Origin:

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 
 from fuzz.canary import CANARY
+from fuzz.cause import cause
 from fuzz.draws import SeededDraw
 from fuzz.features import FLOOR, features, owed
 from fuzz.findings import Finding, Findings, from_failure
@@ -150,8 +151,7 @@ class Campaign:
             self.doubt(f"the checker failed on {subject.name}:\n{judgement.message}")
         if judgement.verdict.is_finding:
             found = self.findings.add(
-                subject,
-                judgement,
+                cause(subject.name, scenario, judgement),
                 lambda: from_failure(scenario, subject, judgement, self.device, self.shrink_time_s),
             )
             report.findings = list(self.findings)
@@ -174,6 +174,7 @@ class Campaign:
     def finish(self) -> Report:
         """Close the run; one that compared nothing proves nothing."""
         report = self.report
+        self.findings.finish()
         report.findings = list(self.findings)
         report.error = self.findings.error
         report.elapsed_s = time.monotonic() - self.started_s

@@ -11,9 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from fuzz.blame import Blame, Origin
+from fuzz.features import departures
 from fuzz.findings import Finding
 from oracle.contracts import Contract, named
 from oracle.scenario import Scenario, Step
@@ -265,11 +264,11 @@ def _describe_requests(scenario: Scenario) -> Iterator[str]:
     for place, request in enumerate(scenario.requests):
         length = counted(request.prompt_len, "token")
         parts = [f"{request.name}: {request.task} ({scenario.pooling_type(request)}), {length}"]
-        parts += [f"{name} {value}" for name, value in _changed(request) if name not in _ALWAYS_TOLD]
+        parts += [f"{name} {value}" for name, value in departures(request) if name not in _ALWAYS_TOLD]
         if request.step_tag_id is not None:
             parts.append(f"prompt {list(request.prompt_token_ids[:16])}")
         if traffic is not None:
-            parts += [f"{name} {value}" for name, value in _changed(traffic.arrivals[place])]
+            parts += [f"{name} {value}" for name, value in departures(traffic.arrivals[place])]
         yield ", ".join(parts)
 
 
@@ -278,18 +277,10 @@ _ALWAYS_TOLD: Final = ("name", "task", "prompt_token_ids")
 
 def describe_options(scenario: Scenario) -> str:
     """The options that are not at their default; the seed of the rows says nothing to a reader."""
-    changed = [f"{name} {value}" for name, value in _changed(scenario.options) if name != "seed"]
+    changed = [f"{name} {value}" for name, value in departures(scenario.options) if name != "seed"]
     if scenario.traffic is not None:
-        changed += [f"{name} {value}" for name, value in _changed(scenario.traffic) if name != "arrivals"]
+        changed += [f"{name} {value}" for name, value in departures(scenario.traffic) if name != "arrivals"]
     return ", ".join(changed) or "default"
-
-
-def _changed(data: msgspec.Struct) -> Iterator[tuple[str, object]]:
-    """Name and value of each field that is not at its default."""
-    for field in msgspec.structs.fields(data):
-        value = getattr(data, field.name)
-        if value != field.default:
-            yield field.name, msgspec.to_builtins(value)
 
 
 def _relative(place: str) -> str:

@@ -38,12 +38,21 @@ class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the ve
         self.contract = contract
         self.place = place
         self.pooling_type = ""
+        self.beneath = ""
         self.blame = blame
 
     def judgement(self, comparisons: int, step: int | None) -> Judgement:
         """What it means for the scenario."""
         return Judgement(
-            self.verdict, comparisons, self.contract, str(self), step, self.place, self.pooling_type, self.blame
+            verdict=self.verdict,
+            comparisons=comparisons,
+            contract=self.contract,
+            message=str(self),
+            step=step,
+            place=self.place,
+            pooling_type=self.pooling_type,
+            beneath=self.beneath,
+            blame=self.blame,
         )
 
 
@@ -266,17 +275,15 @@ class Run:
             finished=finished,
         )
         broken = first_broken(AFTER, outcome)
-        if broken and call.may_reject:
-            message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
-            broken = Violation("reject-or-be-right", str(message))
         if broken:
-            raise Fallen(
-                Verdict.VIOLATES,
-                broken.contract,
-                broken.message,
-                _place_of_code(call.pool),
-                blame(outcome, self.world.universe),
-            )
+            told = broken
+            if call.may_reject:
+                message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
+                told = Violation("reject-or-be-right", str(message))
+            place = _place_of_code(call.pool)
+            fallen = Fallen(Verdict.VIOLATES, told.contract, told.message, place, blame(outcome, self.world.universe))
+            fallen.beneath = broken.contract if call.may_reject else ""
+            raise fallen
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling:
             self._handed_out.extend(outcome.pairs())

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fuzz.campaign import Event, Found, Progressed, Report, Started
 from fuzz.drawing import LEGEND, draw
-from fuzz.explain import counted, explain, facts
+from fuzz.explain import counted, explain, facts, headline
 from fuzz.findings import Finding
 from oracle.contracts import all_contracts
 
@@ -60,6 +60,10 @@ class Terminal:
             say(Text(f"inconclusive: {doubt}", style="yellow"))
         if report.error:
             Console(stderr=True, highlight=False, soft_wrap=True).print(Text(report.error, style="red"))
+        if len(report.findings) > 1:
+            say("findings, each cause once, the smallest first:")
+            for finding in report.findings:
+                say(escape(f"  {finding.contract}, {counted(finding.count, 'time')}: {headline(finding)}"))
         style = {"holds": "bold green", "violates": "bold red"}.get(report.verdict, "bold yellow")
         told = f"{report.verdict}: {counted(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
         say(Text(told, style=style))

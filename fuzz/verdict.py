@@ -28,6 +28,11 @@ class Verdict(Enum):
         """Whether it speaks against the subject."""
         return self in (Verdict.CRASHES, Verdict.VIOLATES)
 
+    @property
+    def raises(self) -> bool:
+        """Whether the subject raised."""
+        return self in (Verdict.CRASHES, Verdict.REJECTS)
+
 
 _ORDER: Final = list(Verdict)
 
@@ -48,5 +53,7 @@ class Judgement:
     """File and line at which the subject raised, or of the pooler that was called."""
     pooling_type: str = ""
     """The pooling type of the call at which it fell; empty for a whole pooler."""
+    beneath: str = ""
+    """The contract that is broken where `contract` is `reject-or-be-right`."""
     blame: Blame | None = None
     """Whose rows are wrong, if rows are."""

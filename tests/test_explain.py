@@ -41,7 +41,7 @@ def finding(change: Change, scenario: Scenario = TWO_STEPS) -> Finding:
     subject = Subject("spoilt", build, supports=frozenset({"ALL"}))
     judgement = run(scenario, subject, CPU)
     assert judgement.verdict.is_finding
-    return from_failure(scenario, subject, judgement, CPU, max_shrink_s=0)
+    return from_failure(scenario, subject, judgement, CPU, max_shrink_s=0)[0]
 
 
 def on_last(change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor | None]) -> Change:
