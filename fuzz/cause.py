@@ -6,8 +6,11 @@ some of it must have another cause. So one fault is told once and two faults are
 it takes to show one is part of what it takes to show the other, in the same pooling type.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from fuzz.features import departures, features
 from fuzz.verdict import Judgement
@@ -59,6 +62,11 @@ def cause(subject: str, scenario: Scenario, judgement: Judgement) -> Cause:
         raised_at=judgement.place if judgement.verdict.raises else "",
         needs=frozenset(features(scenario) | set(_details(scenario))) - PLAIN,
     )
+
+
+def fingerprint(scenario: Scenario) -> str:
+    """Eight hex digits that change with anything in the scenario."""
+    return hashlib.sha256(msgspec.json.encode(scenario)).hexdigest()[:8]
 
 
 def _details(scenario: Scenario) -> list[str]:

@@ -3,7 +3,7 @@
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -48,6 +48,29 @@ save_option = click.option(
     "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DIRECTORY,
     show_default=True, metavar="DIR", help="Where findings are kept.",
 )  # fmt: skip
+
+
+class ReportForm(click.ParamType[tuple[str, Path]]):
+    """A form of report, and where it goes: `html` or `html=path/to/file`."""
+
+    name = "report"
+    default_names: Final = {
+        "html": "report.html", "junit": "junit.xml", "sarif": "report.sarif", "github": "annotations.txt",
+        "json": "report.json", "markdown": "report.md",
+    }  # fmt: skip
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        """Form and path."""
+        form, _, path = str(value).partition("=")
+        if form not in self.default_names:
+            self.fail(f"{form!r} is no form of report; say one of {', '.join(self.default_names)}", param, ctx)
+        return form, Path(path or f".poolproof/{self.default_names[form]}")
+
+
+report_option = click.option(
+    "--report", "reports", type=ReportForm(), multiple=True, metavar="FORM[=PATH]",
+    help="Write a report besides: html, junit, sarif, github, json or markdown. Repeatable.",
+)  # fmt: skip
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of stdout."
 )
@@ -81,13 +104,14 @@ def main() -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="Repeats a run; drawn and printed if left out.")
 @device_option
 @save_option
+@report_option
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, directory: Path, as_json: bool,
+    device_name: str, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
-    with _Session(as_json) as session:
+    with _Session(as_json, reports) as session:
         import secrets
 
         from fuzz.campaign import Budget
@@ -110,10 +134,13 @@ def fuzz(
 @subject_option
 @device_option
 @save_option
+@report_option
 @json_option
-def check(specs: tuple[str, ...], device_name: str, directory: Path, as_json: bool) -> NoReturn:
+def check(
+    specs: tuple[str, ...], device_name: str, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool
+) -> NoReturn:
     """Run the pre-merge check: every schedule of a small scope, then fixed scenarios."""
-    with _Session(as_json) as session:
+    with _Session(as_json, reports) as session:
         from fuzz.check import check as run_check
 
         session.report = run_check(
@@ -126,13 +153,16 @@ def check(specs: tuple[str, ...], device_name: str, directory: Path, as_json: bo
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @subject_option
 @device_option
+@report_option
 @json_option
-def replay(file: Path, specs: tuple[str, ...], device_name: str, as_json: bool) -> NoReturn:
+def replay(
+    file: Path, specs: tuple[str, ...], device_name: str, reports: tuple[tuple[str, Path], ...], as_json: bool
+) -> NoReturn:
     """Run a saved finding or scenario again.
 
     Without --subject it runs on the subject that the finding names.
     """
-    with _Session(as_json) as session:
+    with _Session(as_json, reports) as session:
         from fuzz.replay import replay as run_replay
 
         session.report = run_replay(file, specs, session.device(device_name), session.terminal.on_event)
@@ -181,8 +211,10 @@ def subjects() -> None:
 class _Session:
     """One command: its reader of events, its report, and its way out."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, reports: tuple[tuple[str, Path], ...] = ()) -> None:
         from fuzz.terminal import Terminal
+
+        self.reports = reports
 
         self.terminal: Terminal = Terminal(as_json)
         self.report: Report | None = None
@@ -237,5 +269,17 @@ class _Session:
     def exit(self) -> NoReturn:
         """Print the report and leave with its exit code."""
         assert self.report is not None
+        self._write_reports(self.report)
         self.terminal.finished(self.report)
         sys.exit(self.report.exit_code)
+
+    def _write_reports(self, report: "Report") -> None:
+        """Write the reports asked for; one that can't be written is an error, told with all that was found."""
+        from fuzz.reports.forms import write
+
+        for form, path in self.reports:
+            try:
+                write(form, report, path)
+                report.notes.append(f"{form} report: {path}")
+            except OSError as error:
+                report.error = f"the {form} report can't be written: {error}"

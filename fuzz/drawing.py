@@ -96,13 +96,9 @@ def _step(picture: StepPicture, styles: _Styles, width: int) -> Iterator[Text]:
 
 
 def _run(run: Run, styles: _Styles) -> list[_Cell]:
-    positions = list(range(run.first, run.first + run.count))
-    if run.count > MAX_CELLS:
-        kept = {positions[0], positions[-1], *sorted(run.misplaced)[: MAX_CELLS - 2]}
-        positions = sorted(kept)
     cells: list[_Cell] = []
     before = run.first - 1
-    for position in positions:
+    for position in run.shown(MAX_CELLS):
         if position != before + 1:
             cells.append(_Cell("..", styles.colour(run.request)))
         opening = ("[" if run.opens else "(") if position == run.first else ""

@@ -35,6 +35,13 @@ class Run:
     misplaced: frozenset[int]
     """Positions whose rows another request, or another place, wrongly got."""
 
+    def shown(self, most: int) -> list[int]:
+        """Positions to draw: all, or of more than `most` the ends and the misplaced ones."""
+        positions = range(self.first, self.first + self.count)
+        if self.count <= most:
+            return list(positions)
+        return sorted({positions[0], positions[-1], *sorted(self.misplaced)[: most - 2]})
+
 
 @dataclass(frozen=True)
 class StepPicture:
@@ -85,7 +92,7 @@ def explain(finding: Finding) -> Explanation:
         observed=observed,
         expected=expected,
         blame=finding.blame,
-        place=_relative(finding.place),
+        place=relative(finding.place),
         raised=finding.verdict == "crashes",
         replay=f"poolproof replay {shlex.quote(finding.file)}" if finding.file else "",
         count=finding.count,
@@ -283,7 +290,8 @@ def describe_options(scenario: Scenario) -> str:
     return ", ".join(changed) or "default"
 
 
-def _relative(place: str) -> str:
+def relative(place: str) -> str:
+    """File and line, the file relative to the working directory if it lies below it."""
     here = Path.cwd()
     path, colon, line = place.rpartition(":")
     return f"{Path(path).relative_to(here)}{colon}{line}" if Path(path).is_relative_to(here) else place

@@ -1,9 +1,7 @@
 """Findings: violations with one cause, told once, kept as files that can be replayed."""
 
-import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +11,7 @@ import msgspec
 import torch
 
 from fuzz.blame import Blame
-from fuzz.cause import Cause, cause
+from fuzz.cause import Cause, cause, fingerprint
 from fuzz.shrink import shrink
 from fuzz.start import run
 from fuzz.verdict import Judgement
@@ -64,8 +62,7 @@ class Finding:
     def name(self) -> str:
         """A file name: subject, contract and a fingerprint of the scenario."""
         stem = re.sub(r"[^a-z0-9]+", "-", f"{self.subject}-{self.contract}".lower()).strip("-")
-        digest = hashlib.sha256(msgspec.json.encode(self.scenario)).hexdigest()[:8]
-        return f"{stem}-{digest}.json"
+        return f"{stem}-{fingerprint(self.scenario)}.json"
 
     def to_builtins(self) -> dict[str, Any]:
         """What a finding file and `--json` say of it."""
@@ -204,13 +201,12 @@ def write_atomically(path: Path, text: str) -> None:
         OSError: the directory can't be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink()
+        temporary.unlink(missing_ok=True)
         raise
 
 

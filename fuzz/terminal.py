@@ -15,6 +15,7 @@ from fuzz.campaign import Event, Found, Progressed, Report, Started
 from fuzz.drawing import LEGEND, draw
 from fuzz.explain import counted, explain, facts, headline
 from fuzz.findings import Finding
+from fuzz.reports.as_json import to_builtins
 from oracle.contracts import all_contracts
 
 MAX_REQUESTS = 12
@@ -68,14 +69,14 @@ class Terminal:
         told = f"{report.verdict}: {counted(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
         say(Text(told, style=style))
         if self.as_json:
-            click.echo(json.dumps(_as_json(report)))
+            click.echo(json.dumps(to_builtins(report)))
 
     def could_not_run(self, why: str) -> None:
         """Say why nothing was judged."""
         self._stop_live()
         Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"could not run: {why}", style="red"))
         if self.as_json:
-            empty: dict[str, Any] = _as_json(Report([], None))
+            empty: dict[str, Any] = to_builtins(Report([], None))
             click.echo(json.dumps({**empty, "verdict": "error", "error": why}))
 
     def _started(self, event: Started) -> None:
@@ -146,21 +147,6 @@ def _mix(report: Report) -> Columns:
     """How often each feature came up."""
     cells = [f"{100 * count / report.scenarios:5.1f} {name}" for name, count in report.mix.most_common()]
     return Columns(cells, title="features covered, in % of scenarios:", column_first=True)
-
-
-def _as_json(report: Report) -> dict[str, Any]:
-    return {
-        "verdict": report.verdict,
-        "subjects": report.subjects,
-        "seed": report.seed,
-        "scenarios": report.scenarios,
-        "comparisons": report.comparisons,
-        "findings": [finding.to_builtins() for finding in report.findings],
-        "elapsed_s": round(report.elapsed_s, 3),
-        "mix": dict(report.mix),
-        "doubts": report.doubts,
-        "notes": report.notes,
-    }
 
 
 def print_contracts() -> None:

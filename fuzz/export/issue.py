@@ -4,13 +4,13 @@ import platform
 from importlib import metadata
 from typing import Final
 
-from fuzz.drawing import LEGEND, draw
+from fuzz.drawing import LEGEND
 from fuzz.explain import explain
-from fuzz.export.template import render
 from fuzz.export.test import as_pytest
 from fuzz.findings import ExportError, Finding
+from fuzz.rendering import render
+from fuzz.reports.as_markdown import plain_drawing
 
-WIDTH: Final = 100
 PACKAGES: Final = ("torch", "numpy", "vllm", "poolproof")
 
 
@@ -29,11 +29,6 @@ def as_issue(finding: Finding) -> str:
         environment=environment(),
         code=code,
     )
-
-
-def plain_drawing(finding: Finding) -> str:
-    """The drawing of the scenario and of the wrong rows, as text without colour."""
-    return "\n".join(line.plain.rstrip() for line in draw(explain(finding), WIDTH))
 
 
 def environment() -> dict[str, str]:

@@ -17,9 +17,9 @@ import torch
 
 from fuzz.explain import headline, pictures
 from fuzz.export import python
-from fuzz.export.template import render
 from fuzz.export.trace import TracedCall, trace
 from fuzz.findings import ExportError, Finding
+from fuzz.rendering import render
 from fuzz.world import World
 from impl.builtin import BUILTIN
 from oracle import metadata

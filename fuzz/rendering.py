@@ -1,4 +1,4 @@
-"""The templates of what is exported, kept beside this module."""
+"""The templates of what is exported and reported, kept in `fuzz/templates`."""
 
 from functools import cache
 from typing import Any
@@ -9,12 +9,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("fuzz.export"),
+        loader=PackageLoader("fuzz"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        # Source and Markdown are text; only a page has anything to escape.
+        autoescape=lambda name: bool(name and name.endswith(".html.j2")),
     )
 
 
