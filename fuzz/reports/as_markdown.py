@@ -2,7 +2,7 @@
 
 from fuzz.campaign import Report
 from fuzz.drawing import LEGEND, draw
-from fuzz.explain import explain, facts
+from fuzz.explain import explain, facts, headline
 from fuzz.findings import Finding
 from fuzz.rendering import render
 
@@ -11,15 +11,20 @@ WIDTH = 100
 
 def as_markdown(report: Report) -> str:
     """The report as Markdown."""
-    told = [(explain(finding), plain_drawing(finding)) for finding in report.findings]
-    return render("report.md.j2", report=report, told=told, facts=facts, legend=LEGEND)
+    findings = [(explain(finding), plain_drawing(finding)) for finding in report.findings]
+    return render("report.md.j2", report=report, told=findings, facts=facts, legend=LEGEND)
 
 
 def as_text(finding: Finding) -> str:
     """What there is to say of a finding below its headline, in plain text."""
-    told = explain(finding)
-    lines = [*told.requests, f"options: {told.options}", "", *plain_drawing(finding).splitlines(), ""]
-    return "\n".join([*lines, *(f"{name}: {text}" for name, text in facts(told))])
+    about = explain(finding)
+    lines = [*about.requests, f"options: {about.options}", "", *plain_drawing(finding).splitlines(), ""]
+    return "\n".join([*lines, *(f"{name}: {text}" for name, text in facts(about))])
+
+
+def told(finding: Finding) -> str:
+    """All there is to say of a finding, in plain text, as the terminal says it."""
+    return f"{headline(finding)}\n{finding.contract} is broken by {finding.subject}\n\n{as_text(finding)}"
 
 
 def plain_drawing(finding: Finding) -> str:
