@@ -91,20 +91,24 @@ class Report:
     interrupted: bool = False
     error: str = ""
     """What kept the run from doing all of its work, if anything."""
+    skipped: str = ""
+    """Why there was nothing to do, if so."""
 
     @property
     def verdict(self) -> str:
-        """`error`, `violates`, `inconclusive` or `holds`."""
+        """`error`, `violates`, `inconclusive`, `skipped` or `holds`."""
         if self.error:
             return "error"
+        if self.skipped:
+            return "skipped"
         if self.findings:
             return "violates"
         return "inconclusive" if self.doubts else "holds"
 
     @property
     def exit_code(self) -> int:
-        """0 holds, 1 violated, 2 could not run, 3 inconclusive."""
-        return {"holds": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
+        """0 holds or skipped, 1 violated, 2 could not run, 3 inconclusive."""
+        return {"holds": 0, "skipped": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
 
 
 class Campaign:

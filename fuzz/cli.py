@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, REGRESSIONS, corpus
+
 if TYPE_CHECKING:
     import torch
 
     from fuzz.campaign import Report
 
-COULD_NOT_RUN = 2
 DEFAULT_MAX_TIME = "30s"
-DEFAULT_DIRECTORY = Path(".poolproof/findings")
 
 
 class Duration(click.ParamType[float]):
@@ -45,7 +45,7 @@ device_option = click.option(
     help="Where the hidden states lie; auto takes CUDA if there is one.",
 )  # fmt: skip
 save_option = click.option(
-    "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DIRECTORY,
+    "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=FINDINGS,
     show_default=True, metavar="DIR", help="Where findings are kept.",
 )  # fmt: skip
 
@@ -134,18 +134,29 @@ def fuzz(
 @subject_option
 @device_option
 @save_option
+@click.option("--since", metavar="REF", help="Only if the subject's pooling differs from this commit.")
 @report_option
 @json_option
 def check(
-    specs: tuple[str, ...], device_name: str, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool
-) -> NoReturn:
-    """Run the pre-merge check: every schedule of a small scope, then fixed scenarios."""
-    with _Session(as_json, reports) as session:
-        from fuzz.check import check as run_check
+    specs: tuple[str, ...], device_name: str, directory: Path, since: str | None,
+    reports: tuple[tuple[str, Path], ...], as_json: bool,
+) -> NoReturn:  # fmt: skip
+    """Run the pre-merge check: every schedule of a small scope, then fixed scenarios.
 
-        session.report = run_check(
-            session.specs(specs), session.device(device_name), directory, session.terminal.on_event
-        )
+    Scenarios that were promoted (`poolproof corpus promote`) are among the fixed ones.
+    """
+    with _Session(as_json, reports) as session:
+        from fuzz.campaign import Report
+        from fuzz.check import check as run_check
+        from fuzz.corpus import promoted
+        from fuzz.since import changed_since
+
+        named = session.specs(specs)
+        if since is not None and not changed_since(since, named):
+            session.report = Report(named, None, skipped=f"nothing that bears on it has changed since {since}")
+        else:
+            fixed = list(promoted(REGRESSIONS))
+            session.report = run_check(named, session.device(device_name), directory, session.terminal.on_event, fixed)
     session.exit()
 
 
@@ -206,6 +217,9 @@ def subjects() -> None:
     from fuzz.terminal import print_subjects
 
     print_subjects()
+
+
+main.add_command(corpus)
 
 
 class _Session:

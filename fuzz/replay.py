@@ -38,7 +38,7 @@ def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Lis
         campaign.judge(scenario)
     report = campaign.finish()
     if finding is not None:
-        report.notes.append(_compared(finding, report.findings))
+        report.notes.append(compared(finding, report.findings))
     return report
 
 
@@ -59,7 +59,8 @@ def finding_in(file: Path, spec: str | None, device: torch.device) -> Finding:
     return replace(report.findings[0], file=str(file))
 
 
-def _compared(was: Finding, now: Sequence[Finding]) -> str:
+def compared(was: Finding, now: Sequence[Finding]) -> str:
+    """Whether a finding reproduces, reproduces differently, or is gone; with a colon and what is seen."""
     if not now:
         return f"gone: {was.contract} is no longer broken"
     if any(found.contract == was.contract and found.message == was.message for found in now):

@@ -27,7 +27,7 @@ class Terminal:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
         self._live: Live | None = None
         self._legend_is_due = True
 
@@ -45,6 +45,11 @@ class Terminal:
         """Show how it ended."""
         self._stop_live()
         say = self.console.print
+        if report.skipped:
+            say(f"skipped: {report.skipped}", markup=False)
+            if self.as_json:
+                click.echo(json.dumps(to_builtins(report)))
+            return
         if report.interrupted:
             say("interrupted; this is what was found so far")
         for note in report.notes:
@@ -60,7 +65,7 @@ class Terminal:
         for doubt in report.doubts:
             say(Text(f"inconclusive: {doubt}", style="yellow"))
         if report.error:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(Text(report.error, style="red"))
+            Console(stderr=True, highlight=False, soft_wrap=True, emoji=False).print(Text(report.error, style="red"))
         if len(report.findings) > 1:
             say("findings, each cause once, the smallest first:")
             for finding in report.findings:
@@ -74,7 +79,9 @@ class Terminal:
     def could_not_run(self, why: str) -> None:
         """Say why nothing was judged."""
         self._stop_live()
-        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"could not run: {why}", style="red"))
+        Console(stderr=True, highlight=False, soft_wrap=True, emoji=False).print(
+            Text(f"could not run: {why}", style="red")
+        )
         if self.as_json:
             empty: dict[str, Any] = to_builtins(Report([], None))
             click.echo(json.dumps({**empty, "verdict": "error", "error": why}))
@@ -151,7 +158,7 @@ def _mix(report: Report) -> Columns:
 
 def print_contracts() -> None:
     """Print each contract's rule, why it matters, and what breaks without it."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     for contract in all_contracts():
         console.print(Text(f"{contract.name} ({contract.phase})", style="bold"))
         console.print(escape(f"  {contract.rule}"))
@@ -163,7 +170,7 @@ def print_subjects() -> None:
     """Print the built-in subjects and how others are named."""
     from impl.builtin import BUILTIN
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
     for subject in BUILTIN.values():
         console.print(escape(f"{subject.name:10} {subject.about}; rows: {' or '.join(subject.rows)}"))
     console.print("vllm       the pooling layer of the vLLM installed in this environment")

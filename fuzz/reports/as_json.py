@@ -33,7 +33,7 @@ class ReportForm(msgspec.Struct, forbid_unknown_fields=True):
     """How a run ended."""
 
     version: Literal[1]
-    verdict: Literal["holds", "violates", "inconclusive", "error"]
+    verdict: Literal["holds", "violates", "inconclusive", "skipped", "error"]
     subjects: list[str]
     seed: int | None
     scenarios: int
