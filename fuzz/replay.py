@@ -33,6 +33,7 @@ def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Lis
             raise SubjectError(
                 f"{subject.name} doesn't serve this scenario: it asks for level {scenario.options.level}, rows "
                 f"{scenario.options.rows} and {', '.join(sorted({*map(scenario.pooling_type, scenario.requests)}))}"
+                + (f"; {subject.name} lacks {', '.join(sorted(subject.lacks))}" if subject.lacks else "")
             )
     with torch.inference_mode():
         campaign.judge(scenario)

@@ -259,6 +259,8 @@ class Run:
         cursor_before = seen.cursor if call.well_formed else None
         try:
             outputs = call.pool(call.hidden_states, call.metadata)
+        except SubjectError:
+            raise
         except Exception as error:
             raise raised(error, call.may_reject) from error
         finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]

@@ -1,16 +1,20 @@
 """Real vLLM, where it is installed: what it is known for is found, and nothing else."""
 
 import importlib.util
+from collections import Counter
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
-from fuzz.campaign import Budget, Report, fuzz
+from fuzz.campaign import Budget, Report, fuzz, scenarios
 from fuzz.check import check_one, regressions
 from fuzz.export import as_pytest
 from fuzz.findings import Finding, read
+from fuzz.mix import for_subjects
+from fuzz.start import run
 from impl.config import Subject
 from impl.loading import load
 from tests.test_export import passes
@@ -67,3 +71,19 @@ def test_an_exported_test_is_red_for_what_is_known_and_green_elsewhere() -> None
         if not passes(as_pytest(Finding("vllm", "values", "violates", "", "wrong", scenario, spec="vllm")))
     }
     assert red == {read(Path("fuzz/regressions/heads-zero-row-in-float16.json"))[0]}
+
+
+def test_on_its_own_the_pooling_layer_gives_the_same_verdicts_as_with_the_whole_of_vllm(subject: Subject) -> None:
+    import vllm
+
+    alone = load(f"vllm@{Path(vllm.__file__).parent}")
+    assert (alone.supports, alone.rows, alone.levels, alone.lacks) == (
+        subject.supports, subject.rows, subject.levels, subject.lacks
+    )  # fmt: skip
+    assert alone.api.PoolingMetadata is not subject.api.PoolingMetadata
+    verdicts: Counter[str] = Counter()
+    for scenario in islice(scenarios(for_subjects([subject]), 20261), 500):
+        device = torch.device("cpu")
+        assert run(scenario, alone, device) == run(scenario, subject, device)
+        verdicts[run(scenario, alone, device).verdict.value] += 1
+    assert {"holds", "rejects", "violates"} <= set(verdicts)
