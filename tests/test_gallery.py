@@ -35,8 +35,7 @@ def test_the_exported_test_is_red_beside_its_pooler_and_green_beside_a_right_one
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_tells_its_finding_in_every_form(room: str) -> None:
-    (kept,) = (GALLERY / room / "findings").iterdir()
-    finding = read(kept)[1]
+    finding = read(min((GALLERY / room / "findings").iterdir()))[1]
     assert finding is not None
     for form in ("terminal.txt", "report.html", "issue.md"):
         assert finding.contract in (GALLERY / room / form).read_text()

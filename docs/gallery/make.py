@@ -43,7 +43,7 @@ def main() -> None:
         subjects.write(room, slip)
         report = ("--save", "findings", "--report", "html=report.html")
         told = poolproof(room, "fuzz", "--subject", "mine.py:factory", "--max-scenarios", "300", "--seed", "1", *report)
-        furnish(room, told, str(next((room / "findings").iterdir()).relative_to(room)))
+        furnish(room, told, str(min((room / "findings").iterdir()).relative_to(room)))
         shutil.rmtree(room / "__pycache__", ignore_errors=True)
     if find_spec("vllm") is None:
         return
