@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Final
 
 from fuzz.blame import Blame, Origin
@@ -70,6 +69,7 @@ class Explanation:
     observed: str
     expected: str
     blame: Blame | None
+    """Rows that went astray; None where numbers went wrong, or nothing in a result."""
     place: str
     """File and line of the subject's code, relative where it lies below the working directory."""
     raised: bool
@@ -91,8 +91,8 @@ def explain(finding: Finding) -> Explanation:
         options=describe_options(finding.scenario),
         observed=observed,
         expected=expected,
-        blame=finding.blame,
-        place=relative(finding.place),
+        blame=None if finding.blame is None or _is_arithmetic(finding.blame) else finding.blame,
+        place=finding.place,
         raised=finding.verdict == "crashes",
         replay=f"poolproof replay {shlex.quote(finding.file)}" if finding.file else "",
         count=finding.count,
@@ -217,7 +217,8 @@ def _cause(blame: Blame, scenario: Scenario, step: int | None) -> str:
 def _observed_and_expected(finding: Finding, contract: Contract[object]) -> tuple[str, str]:
     blame = finding.blame
     if blame is None or _is_arithmetic(blame):
-        observed, _, expected = finding.message.partition(", but should ")
+        message = finding.message.removeprefix(f"step {finding.step}: ")
+        observed, _, expected = message.partition(", but should ")
         return observed, f"should {expected}" if expected else contract.rule
     of = f"request {blame.request}'s result"
     observed = f"{of} has {_rows(blame.num_got)}, of which wrong or missing: {blame.num_wrong}"
@@ -288,13 +289,6 @@ def describe_options(scenario: Scenario) -> str:
     if scenario.traffic is not None:
         changed += [f"{name} {value}" for name, value in departures(scenario.traffic) if name != "arrivals"]
     return ", ".join(changed) or "default"
-
-
-def relative(place: str) -> str:
-    """File and line, the file relative to the working directory if it lies below it."""
-    here = Path.cwd()
-    path, colon, line = place.rpartition(":")
-    return f"{Path(path).relative_to(here)}{colon}{line}" if Path(path).is_relative_to(here) else place
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,12 +107,21 @@ def from_failure(
         pooling_type=told.pooling_type,
         message=told.message if told.step is None else f"step {told.step}: {told.message}",
         scenario=smallest,
-        place=told.place,
+        place=relative(told.place),
         spec=subject.spec,
         step=told.step,
         blame=told.blame,
     )
     return finding, cause(subject.name, smallest, told)
+
+
+def relative(place: str) -> str:
+    """File and line, the file relative to the working directory or to the installed packages if it lies below."""
+    path, colon, line = place.rpartition(":")
+    for root in (Path.cwd(), Path(sysconfig.get_path("purelib"))):
+        if Path(path).is_relative_to(root):
+            return f"{Path(path).relative_to(root)}{colon}{line}"
+    return place
 
 
 def _alike(one: Cause, other: Cause) -> bool:

@@ -128,7 +128,7 @@ class Terminal:
             say(f"  and {counted(len(told.requests) - MAX_REQUESTS, 'more request')}")
         say()
         for drawn in draw(told, self.console.width - 2):
-            say(Text("  ") + drawn)
+            say(Text("  ") + drawn if drawn else "")
         if self._legend_is_due:
             say(Text(f"  {LEGEND}", style="dim"))
             self._legend_is_due = False

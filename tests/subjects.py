@@ -23,7 +23,14 @@ def factory(config):
 """
 
 SLIP: Final = {
-    "starts early": ("chunks = hidden", "hidden_states = hidden_states.roll(1, 0)\n        chunks = hidden"),
+    "starts early": (
+        "chunks = hidden_states.split_with_sizes(cursor.num_scheduled_tokens_cpu.tolist())",
+        (
+            "firsts, lasts = cursor.first_token_indices_gpu.tolist(), cursor.last_token_indices_gpu.tolist()\n        "
+            "chunks = [hidden_states[max(first - 1, 0) : last + 1] for first, last in zip(firsts, lasts)]"
+        ),
+    ),
+    "rolls the rows": ("chunks = hidden_states", "chunks = hidden_states.roll(1, 0)"),
     "loses chunks": ("torch.cat(state.hidden_states_cache) if", "chunk.clone() if"),
     "keeps a view": ("append(chunk.clone())", "append(chunk)"),
     "keeps the buffer": ("append(chunk.clone())", "append(hidden_states.clone()[:len(chunk)])"),

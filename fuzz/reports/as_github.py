@@ -4,7 +4,7 @@ Source: https://docs.github.com/en/actions/reference/workflow-commands-for-githu
 """
 
 from fuzz.campaign import Report
-from fuzz.explain import headline, relative
+from fuzz.explain import headline
 from fuzz.findings import Finding
 from fuzz.reports.as_markdown import as_text
 
@@ -18,7 +18,7 @@ def as_github(report: Report) -> str:
 
 
 def _annotation(finding: Finding) -> str:
-    path, _, line = relative(finding.place).rpartition(":")
+    path, _, line = finding.place.rpartition(":")
     where = f"file={_property(path)},line={line}," if path else ""
     title = f"{finding.contract} is broken by {finding.subject}"
     return f"::error {where}title={_property(title)}::{_data(headline(finding) + chr(10) + as_text(finding))}"

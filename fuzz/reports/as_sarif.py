@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fuzz.campaign import Report
 from fuzz.cause import fingerprint
-from fuzz.explain import explain, relative
+from fuzz.explain import explain
 from fuzz.findings import Finding
 from fuzz.reports.as_markdown import as_text
 from oracle.contracts import Contract, all_contracts
@@ -53,7 +53,7 @@ def _rule(contract: Contract[Any]) -> dict[str, Any]:
 
 def _result(finding: Finding, rule: int) -> dict[str, Any]:
     told = explain(finding)
-    path, _, line = relative(finding.place).rpartition(":")
+    path, _, line = finding.place.rpartition(":")
     where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": finding.subject, "kind": "module"}]}
     if path:
         uri = Path(path).as_uri() if Path(path).is_absolute() else Path(path).as_posix()
