@@ -1,0 +1,184 @@
+"""The order in which the simulated device works, and copies that land late.
+
+Kernels run at once, in the order in which they are launched. While `STREAM.late` is set, a non-blocking
+copy from or to pinned memory lands at the latest moment that a device is free to choose: the next wait.
+
+A download leaves its target as it was until then. An upload reads its source only then, so if the host
+has rewritten the source in the meantime, the device's memory is put back to where it was at the upload
+and everything launched since is run again on what it now finds.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from device.pinned import is_pinned, mark
+from device.record import place
+
+
+@dataclass
+class Work:
+    """Something launched since the earliest copy that is still under way.
+
+    `again` repeats it; `before` holds what it overwrote. For an upload `source` and `seen` are the host's
+    memory and what was there when the copy was asked for. `arrive` hands a download to the host.
+    """
+
+    again: Callable[[], object]
+    before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    source: torch.Tensor | None = None
+    seen: torch.Tensor | None = None
+    place: str = ""
+    arrive: Callable[[], object] | None = None
+
+    @property
+    def was_rewritten(self) -> bool:
+        """Whether the host changed the source of an upload that had not landed."""
+        return self.source is not None and self.seen is not None and not _same_bytes(self.source, self.seen)
+
+    def undo(self) -> None:
+        """Put back what it overwrote."""
+        for target, value in self.before:
+            target.copy_(value)
+
+    def redo(self) -> None:
+        """Do it again, on whatever is there now."""
+        self.before = [(target, target.clone()) for target, _ in self.before]
+        self.seen = None if self.source is None else self.source.clone()
+        self.again()
+
+
+class RewrittenSourceError(RuntimeError):
+    """What was launched can't be run on what the host left in the source of an upload."""
+
+
+class Stream:
+    """What was launched and has not landed."""
+
+    def __init__(self) -> None:
+        self.late = False
+        self._under_way: list[Work] = []
+        self._landed = 0
+
+    def launch(self, run: Callable[..., Any], *args: Any, writes: Sequence[torch.Tensor] = (), **kwargs: Any) -> Any:
+        """Run a kernel on the memory behind device tensors; `writes` is what it changes there."""
+        if not self._under_way:
+            return run(*args, **kwargs)
+        before = [(target, target.clone()) for target in writes]
+        result = run(*args, **kwargs)
+        made = () if writes else _tensors(result)
+
+        def again() -> None:
+            for target, value in zip(made, _tensors(run(*args, **kwargs)), strict=False):
+                target.copy_(value)
+
+        self._under_way.append(Work(again, before))
+        return result
+
+    def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """A non-blocking copy to the device.
+
+        It is late from pinned memory alone: from elsewhere, or where it must be converted, the driver
+        takes the bytes before the call returns.
+        """
+        direct = is_pinned(source) and source.dtype == target.dtype and source.is_contiguous()
+        if self.late and direct:
+            before = [(target, target.clone())]
+            self._under_way.append(Work(lambda: target.copy_(source), before, source, source.clone(), place()))
+        target.copy_(source)
+
+    def download(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """A non-blocking copy to pinned host memory."""
+        if not self.late:
+            target.copy_(source)
+            return
+        staged = source.clone()
+        self._under_way.append(Work(lambda: staged.copy_(source), arrive=lambda: target.copy_(staged)))
+
+    def landing_ground(self, source: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Pinned host memory for a download; until that lands it holds what no result should."""
+        target = mark(torch.empty_like(source, **options))
+        return target.fill_(_unlikely(target.dtype)) if self.late else target
+
+    def position(self) -> int:
+        """How much was launched so far."""
+        return self._landed + len(self._under_way)
+
+    def is_done(self, position: int) -> bool:
+        """Whether what was launched before a position has landed."""
+        return position <= self._landed
+
+    def land(self, position: int | None = None) -> list[str]:
+        """Wait for the device, or for what was launched before a position.
+
+        Returns:
+            Where uploads were asked for whose source the host rewrote before they landed.
+
+        Raises:
+            RewrittenSourceError: with what they brought, a kernel failed.
+        """
+        if not self._under_way:
+            return []
+        done = self._under_way if position is None else self._under_way[: max(0, position - self._landed)]
+        rewritten = [work.place for work in done if work.was_rewritten]
+        # What was made in inference mode may be written to in inference mode only.
+        with torch.inference_mode():
+            if rewritten:
+                for work in reversed(self._under_way):
+                    work.undo()
+                self._redo(rewritten)
+            for work in done:
+                if work.arrive is not None:
+                    work.arrive()
+        self._landed += len(done)
+        self._under_way = self._under_way[len(done) :]
+        return rewritten
+
+    def discard(self) -> None:
+        """Forget what has not landed."""
+        self._landed = self.position()
+        self._under_way = []
+
+    def _redo(self, rewritten: Sequence[str]) -> None:
+        try:
+            for work in self._under_way:
+                work.redo()
+        except Exception as error:
+            self.discard()
+            raise RewrittenSourceError(
+                f"the host rewrote the source of an upload under way ({', '.join(rewritten)}), and on what the device "
+                f"then found a kernel failed: {type(error).__name__}: {error}"
+            ) from error
+
+
+STREAM: Final = Stream()
+
+
+@contextmanager
+def late_copies(late: bool = True) -> Iterator[None]:
+    """While this is on, non-blocking copies land late; what has not landed by its end never will."""
+    before, STREAM.late = STREAM.late, late
+    try:
+        yield
+    finally:
+        STREAM.discard()
+        STREAM.late = before
+
+
+def _tensors(result: Any) -> Sequence[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return (result,)
+    return [item for item in result if isinstance(item, torch.Tensor)] if isinstance(result, (list, tuple)) else ()
+
+
+def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8))
+
+
+def _unlikely(dtype: torch.dtype) -> float | int:
+    if dtype.is_floating_point:
+        return float("nan")
+    return 1 if dtype is torch.bool else torch.iinfo(dtype).max
