@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from device.ops import NAME as SIMULATED
 from fuzz.canary import CANARY
 from fuzz.draws import SeededDraw
 from fuzz.features import FLOOR, features, owed
@@ -195,7 +196,7 @@ def fuzz(
     listener(Started("fuzz", [subject.name for subject in subjects], seed, str(device), budget))
     campaign = Campaign(subjects, device, directory, listener)
     campaign.report.seed = seed
-    mix = for_subjects(subjects)
+    mix = for_subjects(subjects, device.type == SIMULATED)
     try:
         with torch.inference_mode():
             _sing(campaign)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from device.memory import data
 from fuzz.runner import Fallen, Run
 from fuzz.verdict import Judgement
 from fuzz.world import World
@@ -156,7 +157,7 @@ def _key(node: Node) -> tuple[Any, ...]:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    return bits(tensor.cpu().contiguous()).numpy().tobytes()
+    return bits(data(tensor).cpu().contiguous()).numpy().tobytes()
 
 
 def _paths(nodes: dict[Any, Node], start: Any) -> int:

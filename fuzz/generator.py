@@ -63,6 +63,7 @@ def _options(draw: Draw, mix: Mix) -> Options:
         content="float" if draw.chance(mix.p_float) else "exact",
         query_start_loc=draw.chance(mix.p_query_start_loc),
         rewrites_counts=malformed is None and draw.chance(mix.p_rewrite),
+        late_copies=mix.p_late_copies > 0 and draw.chance(mix.p_late_copies),
         malformed=malformed,
         head=_head(draw, mix, dtype) if level == "pooler" else Head(),
         seed=draw.integer(0, 255) if draw.chance(mix.p_seed) else 0,

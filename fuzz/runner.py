@@ -9,12 +9,16 @@ import dataclasses
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
 import torch
 
+from device.audit import audit
+from device.pinned import pinning
+from device.record import Record, is_subjects
+from device.stream import STREAM, RewrittenSourceError, late_copies
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
@@ -55,6 +59,10 @@ class PoolerCall:
     well_formed: bool = True
 
 
+HandedOut = tuple[str, Any, Any]
+"""A request with its output, due and actual."""
+
+
 def run(scenario: Scenario, subject: Subject, device: torch.device) -> Judgement:
     """Run a scenario on a subject from start to end, or until it falls."""
     return Run(World(scenario, device), subject).all_steps()
@@ -76,15 +84,21 @@ class Run:
         self._poolers: dict[str, PoolFn] = {}
         widest = max((_num_rows(step) for step in world.scenario.steps), default=0)
         self._buffer = world.universe.rows.new_full((max(widest, max_rows), self.options.hidden_size), STALE)
-        self._handed_out: list[tuple[str, Any, Any]] = []
+        self.records: list[Record] = []
+        """What each call asked of the device."""
+        self._handed_out: list[HandedOut] = []
+        self._unread: tuple[int, list[HandedOut]] = (0, [])
+        """With async scheduling, the outputs of the step before, and how much was launched by its end."""
 
     def all_steps(self) -> Judgement:
         """Take every step of the scenario."""
         index = 0
         try:
-            for step in self.world.scenario.steps:
-                self.step(step)
-                index += 1
+            with late_copies(self.options.late_copies):
+                for step in self.world.scenario.steps:
+                    self.step(step)
+                    index += 1
+                self._read_when_landed(*self._unread)
         except Fallen as fallen:
             return fallen.judgement(self.comparisons, index)
         except SubjectError:
@@ -117,8 +131,7 @@ class Run:
             except Fallen as fallen:
                 fallen.pooling_type = call.pooling_type
                 raise
-        hidden_states.fill_(STALE)
-        self._read_late_outputs()
+        self._end_step(hidden_states)
 
     def _rows(self, names: Sequence[str], starts: Sequence[int], counts: Sequence[int]) -> torch.Tensor:
         universe = self.world.universe
@@ -224,7 +237,8 @@ class Run:
         if pooling_type not in self._poolers:
             config = self.world.config(pooling_type)
             try:
-                self._poolers[pooling_type] = self.subject.build(config, self.options.level)
+                with pinning(self.world.device):
+                    self._poolers[pooling_type] = self.subject.build(config, self.options.level)
             except Exception as error:
                 raise SubjectError(
                     f"{self.subject.name} could not make a pooler for {pooling_type} at level "
@@ -246,9 +260,11 @@ class Run:
         given = call.hidden_states.clone()
         cursor_before = seen.cursor if call.well_formed else None
         try:
-            outputs = call.pool(call.hidden_states, call.metadata)
+            with pinning(self.world.device), audit(self.world.device) as record:
+                outputs = call.pool(call.hidden_states, call.metadata)
         except Exception as error:
             raise _raised(error, call.may_reject) from error
+        self.records.append(record)
         finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]
         outcome = Outcome(
             call=seen,
@@ -261,6 +277,8 @@ class Run:
             must_own_outputs=self.options.async_scheduling,
             origin=self.world.universe.origin,
             finished=finished,
+            record=record,
+            allowed_waits=self._allowed_waits(call),
         )
         broken = first_broken(AFTER, outcome)
         if broken and call.may_reject:
@@ -269,8 +287,17 @@ class Run:
         if broken:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
         self.comparisons += max(1, len(call.names))
-        if self.options.async_scheduling:
+        if self.options.async_scheduling or self.options.late_copies:
             self._handed_out.extend(outcome.pairs())
+
+    def _allowed_waits(self, call: PoolerCall) -> int:
+        """How often the subject may wait in a call; a whole pooler, as often as the methods it calls."""
+        task_of = {name: self.world.requests[name].task for name in call.names}
+        return sum(
+            self.subject.sync_budget(self.world.pooling_types[group[0]]).allowed(len(group))
+            for _, members in groupby(call.names, task_of.__getitem__)
+            if (group := list(members))
+        )
 
     def _due(self, name: str, finished: bool) -> Any:
         if finished:
@@ -278,19 +305,42 @@ class Run:
         # A sequence pooler hands out a row for everyone; the engine drops those of unfinished requests.
         return None if self.world.requests[name].is_token_task else ANYTHING
 
-    def _read_late_outputs(self) -> None:
-        """Look again at what was handed out, now that the buffer is overwritten."""
-        for name, expected, actual in self._handed_out:
-            intact = (
-                same_bits(expected, actual) if isinstance(expected, torch.Tensor) else not expected.wrong(actual).any()
+    def _end_step(self, hidden_states: torch.Tensor) -> None:
+        """Overwrite the step's buffer, and read the outputs when an engine would."""
+        handed_out, self._handed_out = self._handed_out, []
+        if not self.options.async_scheduling:
+            self._read_when_landed(STREAM.position(), handed_out)
+            hidden_states.fill_(STALE)
+            return
+        hidden_states.fill_(STALE)
+        for name in _changed(handed_out):
+            raise Fallen(
+                Verdict.VIOLATES,
+                "outputs-own-their-rows",
+                f"request {name}'s output changed when the engine overwrote the step's hidden_states",
             )
-            if not intact:
-                raise Fallen(
-                    Verdict.VIOLATES,
-                    "outputs-own-their-rows",
-                    f"request {name}'s output changed when the engine overwrote the step's hidden_states",
-                )
-        self._handed_out.clear()
+        self._read_when_landed(*self._unread)
+        self._unread = STREAM.position(), handed_out
+
+    def _read_when_landed(self, position: int, handed_out: Sequence[HandedOut]) -> None:
+        """Look again at what was handed out, now that the copies launched before `position` have landed."""
+        try:
+            rewritten = STREAM.land(position)
+        except RewrittenSourceError as error:
+            raise Fallen(Verdict.VIOLATES, "values", str(error)) from error
+        for name in _changed(handed_out):
+            why = f": the host rewrote the source of an upload under way, {', '.join(rewritten)}" if rewritten else ""
+            raise Fallen(
+                Verdict.VIOLATES, "values", f"request {name}'s output was right until the step's copies landed{why}"
+            )
+
+
+def _changed(handed_out: Sequence[HandedOut]) -> Iterator[str]:
+    """Whose output is no longer what it was found to be."""
+    for name, expected, actual in handed_out:
+        intact = same_bits(expected, actual) if isinstance(expected, torch.Tensor) else not expected.wrong(actual).any()
+        if not intact:
+            yield name
 
 
 def _num_rows(step: Step) -> int:
@@ -334,5 +384,5 @@ def _raised(error: Exception, may_reject: bool) -> Fallen:
 def _place_of(error: Exception) -> str:
     """File and line of the innermost frame that is the subject's own code."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if "/torch/" not in frame.filename] or frames
+    own = [frame for frame in frames if is_subjects(frame.filename)] or frames
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

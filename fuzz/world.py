@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from device.memory import data
 from impl.config import HeadConfig, PoolerConfig, Subject
 from oracle import reference
 from oracle.reference import Expected
@@ -35,7 +36,7 @@ class World:
         """The result due to a request once it is finished."""
         if name not in self._expected:
             request, options = self.requests[name], self.scenario.options
-            rows = self.universe.of(name, 0, request.prompt_len)
+            rows = data(self.universe.of(name, 0, request.prompt_len))
             due = reference.pool(self.pooling_types[name], rows, request)
             if options.level == "pooler":
                 due = reference.apply_head(due, request, options.head, options.seed)

@@ -104,6 +104,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Whether the caller passes `query_start_loc_gpu` or leaves the offsets to the metadata."""
     rewrites_counts: bool = False
     """Whether the caller rewrites its host array of counts once the cursor is built."""
+    late_copies: bool = False
+    """On the simulated device: non-blocking copies land as late as a device may let them."""
     malformed: Malformed | None = None
     """A mistake of the caller, which the pooler must reject or survive."""
     head: Head = Head()
