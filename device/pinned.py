@@ -10,11 +10,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from device.ops import NAME
 
-_aten = torch.ops.aten
 _pinned: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
 
 
@@ -32,21 +31,26 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 
 def pinning(device: torch.device) -> AbstractContextManager[object]:
     """While it is on, code for the device can pin memory: on the simulated one by `PinnedMemory`."""
-    return PinnedMemory() if device.type == NAME else nullcontext()  # type: ignore[no-untyped-call]
+    return PinnedMemory() if device.type == NAME else nullcontext()
 
 
-class PinnedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes `pin_memory()`, `is_pinned()` and `pin_memory=True` work without an accelerator."""
+class PinnedMemory(TorchFunctionMode):
+    """Makes `pin_memory()`, `is_pinned()` and `pin_memory=True` work without an accelerator.
 
-    def __torch_dispatch__(
+    A mode over functions rather than operators: it is cheaper by far, and `torch.tensor` refuses to pin
+    before any operator is called.
+    """
+
+    def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Answer what is about pinning, pass on the rest."""
-        kwargs = kwargs or {}
-        if func in (_aten.pin_memory.default, _aten._pin_memory.default):
+        if func is torch.Tensor.pin_memory and args[0].is_cpu:
             return args[0] if is_pinned(args[0]) else mark(args[0].clone())
-        if func is _aten.is_pinned.default:
+        if func is torch.Tensor.is_pinned:
             return is_pinned(args[0])
+        if not kwargs:
+            return func(*args)
         if kwargs.get("pin_memory"):
             return mark(func(*args, **{**kwargs, "pin_memory": False}))
         return func(*args, **kwargs)

@@ -79,9 +79,9 @@ class Record:
         told = [f"{count} {names[way]}{'' if count == 1 else 's'}" for way, count in kinds.items()]
         return " and ".join(told) or "no wait"
 
-    def places(self) -> Counter[str]:
-        """How often the host waited, by operation and place."""
-        return Counter(map(str, self.waiting))
+    def places(self, waiting: bool = True) -> Counter[str]:
+        """How often the host waited, or met the device at all, by operation and place."""
+        return Counter(map(str, self.waiting if waiting else self.crossings))
 
 
 _active: Record | None = None

@@ -21,6 +21,8 @@ from device.record import note
 from device.stream import STREAM
 
 _aten = torch.ops.aten
+_DEVICE: Final = torch.device("privateuseone", 0)
+"""The device under the name that PyTorch keeps for it; once it is made known, it is called `NAME`."""
 _COUNT_BYTES: Final = 8
 """What a device sends to the host so that it knows how long a result is."""
 
@@ -40,7 +42,7 @@ class SimTensor(torch.Tensor):
             strides=backing.stride(),
             storage_offset=backing.storage_offset(),
             dtype=backing.dtype,
-            device=torch.device(NAME, 0),
+            device=_DEVICE,
         )
         tensor.backing = backing
         return tensor

@@ -17,11 +17,14 @@ from typing import Final
 
 import torch
 
+from device.named import named
+from device.ops import NAME as SIMULATED
 from fuzz.campaign import Budget, Campaign, Found, Listener, Report, Started, scenarios
 from fuzz.draws import Draw, SeededDraw, exhaust
 from fuzz.exhaustive import Coverage, Scope, steps_from, walk
 from fuzz.findings import read
 from fuzz.generator import generate
+from fuzz.ladder import ladders
 from fuzz.mix import ALL_SMALL, Mix, for_subjects
 from fuzz.verdict import Judgement, Verdict
 from impl.config import Subject
@@ -61,6 +64,9 @@ def check_one(subject: Subject, device: torch.device, directory: Path | None, li
 def _check(campaign: Campaign, subject: Subject) -> None:
     for scenario in regressions():
         campaign.judge(scenario)
+    if campaign.device.type != "cpu":
+        for ladder in ladders(subject):
+            campaign.judge(ladder.scenario)
     if "ALL" in subject.supports and "method" in subject.levels:
         _walk(campaign, subject)
         _sample_paths(campaign, subject)
@@ -72,7 +78,8 @@ def _check(campaign: Campaign, subject: Subject) -> None:
             counted += 1
         what = " and ".join(mix.pooling_types)
         campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
-    for scenario in islice(scenarios(for_subjects([subject]), FIXED_SEED), FIXED_SCENARIOS):
+    mix = for_subjects([subject], campaign.device.type == SIMULATED)
+    for scenario in islice(scenarios(mix, FIXED_SEED), FIXED_SCENARIOS):
         campaign.judge(scenario)
         campaign.tell("fixed scenarios")
 
@@ -156,30 +163,36 @@ def regressions() -> Iterator[Scenario]:
             yield read(Path(str(entry)))[0]
 
 
-def check(specs: Sequence[str], device: torch.device, directory: Path | None, listener: Listener) -> Report:
-    """Judge each subject named by its spec.
+def check(
+    specs: Sequence[str],
+    device: torch.device,
+    directory: Path | None,
+    listener: Listener,
+    sync_budget: int | None = None,
+) -> Report:
+    """Judge each subject named by its spec; a `sync_budget` takes the place of what each declares.
 
     Raises:
         SubjectError: a subject can't be had.
         OSError: a finding can't be written.
     """
     if len(specs) == 1:
-        return check_one(load(specs[0]), device, directory, listener)
+        return check_one(load(specs[0], sync_budget), device, directory, listener)
     names = [load(spec).name for spec in specs]
     listener(Started("check", names, None, str(device), Budget()))
     # A fork has torch imported already; CUDA does not survive one.
-    forks = device.type == "cpu" and "fork" in multiprocessing.get_all_start_methods()
+    forks = device.type != "cuda" and "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else "spawn")
     workers = min(len(specs), (os.cpu_count() or 1) + 1)
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_check_spec, spec, str(device), directory) for spec in specs]
+        futures = [pool.submit(_check_spec, spec, str(device), directory, sync_budget) for spec in specs]
         _follow(futures, listener)
         return merged([future.result() for future in futures])
 
 
-def _check_spec(spec: str, device: str, directory: Path | None) -> Report:
+def _check_spec(spec: str, device: str, directory: Path | None, sync_budget: int | None) -> Report:
     torch.set_num_threads(1)
-    return check_one(load(spec), torch.device(device), directory, lambda event: None)
+    return check_one(load(spec, sync_budget), named(device), directory, lambda event: None)
 
 
 def _follow(futures: Sequence[Future[Report]], listener: Listener) -> None:

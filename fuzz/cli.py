@@ -41,8 +41,12 @@ subject_option = click.option(
     "Left out: all built-ins.",
 )  # fmt: skip
 device_option = click.option(
-    "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-    help="Where the hidden states lie; auto takes CUDA if there is one.",
+    "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda", "sim"]), default="auto", show_default=True,
+    help="Where the hidden states lie; auto takes CUDA if there is one. sim: a simulated device, on which waits count.",
+)  # fmt: skip
+budget_option = click.option(
+    "--sync-budget", type=click.IntRange(min=0), metavar="N",
+    help="How often a call may wait for the device, instead of what each subject declares.",
 )  # fmt: skip
 save_option = click.option(
     "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DIRECTORY,
@@ -80,11 +84,12 @@ def main() -> None:
 @click.option("--max-scenarios", type=click.IntRange(min=1), metavar="N", help="Stop after N scenarios.")
 @click.option("--seed", type=click.IntRange(min=0), help="Repeats a run; drawn and printed if left out.")
 @device_option
+@budget_option
 @save_option
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, directory: Path, as_json: bool,
+    device_name: str, sync_budget: int | None, directory: Path, as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
     with _Session(as_json) as session:
@@ -96,10 +101,10 @@ def fuzz(
         if max_time is None and max_scenarios is None:
             max_time = Duration().convert(DEFAULT_MAX_TIME, None, None)
         session.report = run_campaign(
-            session.subjects(specs),
+            session.subjects(specs, sync_budget),
             Budget(max_time, max_scenarios),
             secrets.randbelow(1 << 32) if seed is None else seed,
-            session.device(device_name),
+            session.device(device_name, sync_budget),
             directory,
             session.terminal.on_event,
         )
@@ -109,15 +114,22 @@ def fuzz(
 @main.command()
 @subject_option
 @device_option
+@budget_option
 @save_option
 @json_option
-def check(specs: tuple[str, ...], device_name: str, directory: Path, as_json: bool) -> NoReturn:
+def check(
+    specs: tuple[str, ...], device_name: str, sync_budget: int | None, directory: Path, as_json: bool
+) -> NoReturn:
     """Run the pre-merge check: every schedule of a small scope, then fixed scenarios."""
     with _Session(as_json) as session:
         from fuzz.check import check as run_check
 
         session.report = run_check(
-            session.specs(specs), session.device(device_name), directory, session.terminal.on_event
+            session.specs(specs),
+            session.device(device_name, sync_budget),
+            directory,
+            session.terminal.on_event,
+            sync_budget,
         )
     session.exit()
 
@@ -126,8 +138,9 @@ def check(specs: tuple[str, ...], device_name: str, directory: Path, as_json: bo
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @subject_option
 @device_option
+@budget_option
 @json_option
-def replay(file: Path, specs: tuple[str, ...], device_name: str, as_json: bool) -> NoReturn:
+def replay(file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None, as_json: bool) -> NoReturn:
     """Run a saved finding or scenario again.
 
     Without --subject it runs on the subject that the finding names.
@@ -135,8 +148,32 @@ def replay(file: Path, specs: tuple[str, ...], device_name: str, as_json: bool) 
     with _Session(as_json) as session:
         from fuzz.replay import replay as run_replay
 
-        session.report = run_replay(file, specs, session.device(device_name), session.terminal.on_event)
+        device = session.device(device_name, sync_budget)
+        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget)
     session.exit()
+
+
+@main.command()
+@subject_option
+@click.option("--compare", nargs=2, metavar="SPEC SPEC", help="Two subjects side by side; the same as --subject twice.")
+@device_option
+@json_option
+def audit(specs: tuple[str, ...], compare: tuple[str, ...], device_name: str, as_json: bool) -> NoReturn:
+    """Say what a step costs the device: reads, uploads, waits, kernels and bytes, and what each request adds.
+
+    Without a device at hand it runs on the simulated one.
+    """
+    with _Session(as_json) as session:
+        from fuzz.audit import measure
+        from fuzz.audit_table import failed, show
+
+        device = session.device(device_name)
+        if device.type == "cpu":
+            device = session.device("sim")
+        rows = measure(session.subjects((*specs, *(compare or ()))), device)
+        show(rows, str(device), as_json)
+        sys.exit(failed(rows))
+    raise AssertionError("a session that ends without an error has exited")
 
 
 @main.command()
@@ -172,10 +209,11 @@ class _Session:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from device.backend import NoDeviceError
         from impl.config import SubjectError
         from oracle.scenario import ScenarioError
 
-        if isinstance(error, (SubjectError, ScenarioError, OSError)):
+        if isinstance(error, (SubjectError, ScenarioError, NoDeviceError, OSError)):
             self.terminal.could_not_run(str(error))
             sys.exit(COULD_NOT_RUN)
 
@@ -185,7 +223,7 @@ class _Session:
 
         return list(dict.fromkeys(specs)) or list(BUILTIN)
 
-    def subjects(self, specs: tuple[str, ...]) -> list[Any]:
+    def subjects(self, specs: tuple[str, ...], sync_budget: int | None = None) -> list[Any]:
         """What the specs name.
 
         Raises:
@@ -193,22 +231,21 @@ class _Session:
         """
         from impl.loading import load
 
-        return [load(spec) for spec in self.specs(specs)]
+        return [load(spec, sync_budget) for spec in self.specs(specs)]
 
-    def device(self, name: str) -> "torch.device":
-        """The device of that name.
+    def device(self, name: str, sync_budget: int | None = None) -> "torch.device":
+        """The device of that name; a replay is told to use the same, and the same budget.
 
         Raises:
-            SubjectError: there is none here.
+            NoDeviceError: there is none here.
         """
-        import torch
+        from device.named import named
 
-        from impl.config import SubjectError
-
-        there = torch.cuda.is_available()
-        if name == "cuda" and not there:
-            raise SubjectError("there is no CUDA device here; run with --device cpu")
-        return torch.device("cuda:0" if name == "cuda" or (name == "auto" and there) else "cpu")
+        device = named(name)
+        self.terminal.replay_options = f" --device {device.type}" if device.type != "cpu" else ""
+        if sync_budget is not None:
+            self.terminal.replay_options += f" --sync-budget {sync_budget}"
+        return device
 
     def exit(self) -> NoReturn:
         """Print the report and leave with its exit code."""

@@ -12,8 +12,12 @@ from impl.config import SubjectError
 from impl.loading import load
 
 
-def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Listener) -> Report:
+def replay(
+    file: Path, specs: Sequence[str], device: torch.device, listener: Listener, sync_budget: int | None = None
+) -> Report:
     """Run what the file holds on the subjects, or on the one that its finding names.
+
+    A `sync_budget` takes the place of what the subjects declare.
 
     Raises:
         ScenarioError: the file is damaged or of another version.
@@ -24,7 +28,7 @@ def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Lis
     if not specs and finding is None:
         raise SubjectError(f"{file} holds a scenario, not a finding: say with --subject on what to run it")
     specs = list(specs) or [str(finding and finding.spec)]
-    subjects = [load(spec) for spec in specs]
+    subjects = [load(spec, sync_budget) for spec in specs]
     listener(Started("replay", [subject.name for subject in subjects], None, str(device), Budget()))
     campaign = Campaign(subjects, device, None, listener, shrinks=False)
     for subject in subjects:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from device.audit import audit
+from device.memory import data
 from device.pinned import pinning
 from device.record import Record, is_subjects
 from device.stream import STREAM, RewrittenSourceError, late_copies
@@ -84,8 +86,12 @@ class Run:
         self._poolers: dict[str, PoolFn] = {}
         widest = max((_num_rows(step) for step in world.scenario.steps), default=0)
         self._buffer = world.universe.rows.new_full((max(widest, max_rows), self.options.hidden_size), STALE)
+        self.profiles = False
+        """Whether an audit on CUDA sees copies and kernels too."""
         self.records: list[Record] = []
         """What each call asked of the device."""
+        self._alike: dict[Any, dict[int, Record]] = {}
+        """The same by batch size, of calls whose requests are all alike; a key for each kind of request."""
         self._handed_out: list[HandedOut] = []
         self._unread: tuple[int, list[HandedOut]] = (0, [])
         """With async scheduling, the outputs of the step before, and how much was launched by its end."""
@@ -99,6 +105,7 @@ class Run:
                     self.step(step)
                     index += 1
                 self._read_when_landed(*self._unread)
+            self._compare_sizes()
         except Fallen as fallen:
             return fallen.judgement(self.comparisons, index)
         except SubjectError:
@@ -257,14 +264,14 @@ class Run:
         broken = first_broken(BEFORE, seen) if call.well_formed else None
         if broken:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
-        given = call.hidden_states.clone()
+        given = data(call.hidden_states).clone()
         cursor_before = seen.cursor if call.well_formed else None
         try:
-            with pinning(self.world.device), audit(self.world.device) as record:
+            with pinning(self.world.device), audit(self.world.device, self.profiles) as record:
                 outputs = call.pool(call.hidden_states, call.metadata)
         except Exception as error:
             raise _raised(error, call.may_reject) from error
-        self.records.append(record)
+        self._keep(record, call.names, computed_before)
         finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]
         outcome = Outcome(
             call=seen,
@@ -281,7 +288,8 @@ class Run:
             allowed_waits=self._allowed_waits(call),
         )
         broken = first_broken(AFTER, outcome)
-        if broken and call.may_reject:
+        # A pooler that is right in spite of the caller's mistake must not pay for it with waits.
+        if broken and call.may_reject and broken.contract != "sync-budget":
             message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
             raise Fallen(Verdict.VIOLATES, "reject-or-be-right", str(message))
         if broken:
@@ -289,6 +297,30 @@ class Run:
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling or self.options.late_copies:
             self._handed_out.extend(outcome.pairs())
+
+    def _keep(self, record: Record, names: Sequence[str], computed_before: dict[str, int]) -> None:
+        """Keep a call's record, by batch size if the call's requests are all alike."""
+        self.records.append(record)
+        if self.world.device.type == "cpu":
+            return
+        kinds = {
+            (msgspec.structs.replace(self.world.requests[name], name="_"), computed_before[name], self.computed[name])
+            for name in names
+        }
+        if len(kinds) == 1:
+            self._alike.setdefault(kinds.pop(), {})[len(names)] = record
+
+    def _compare_sizes(self) -> None:
+        """Hold calls that differ in batch size alone to one number of waits.
+
+        Raises:
+            Fallen: the number grows.
+        """
+        for (request, _, _), by_size in self._alike.items():
+            pooling_type = self.world.scenario.pooling_type(request)
+            broken = contracts.waits_do_not_grow(by_size, self.subject.sync_budget(pooling_type).per_request)
+            if broken:
+                raise Fallen(Verdict.VIOLATES, "waits-do-not-grow", broken)
 
     def _allowed_waits(self, call: PoolerCall) -> int:
         """How often the subject may wait in a call; a whole pooler, as often as the methods it calls."""

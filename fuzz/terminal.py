@@ -24,6 +24,8 @@ class Terminal:
         self.as_json = as_json
         self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
         self._live: Live | None = None
+        self.replay_options = ""
+        """What a replay must be told besides the file."""
 
     def on_event(self, event: Event) -> None:
         """Show an event."""
@@ -107,7 +109,7 @@ class Terminal:
         for line in describe(finding.scenario):
             say(escape(f"  {line}"))
         if finding.file:
-            say(escape(f"  replay: poolproof replay {shlex.quote(finding.file)}"))
+            say(escape(f"  replay: poolproof replay {shlex.quote(finding.file)}{self.replay_options}"))
 
     def _stop_live(self) -> None:
         if self._live is not None:

@@ -19,12 +19,17 @@ from oracle.metadata import RowsConvention
 POOLING_TYPES = frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN"))
 
 
-def load(spec: str) -> Subject:
-    """The subject that a SPEC names.
+def load(spec: str, sync_budget: int | None = None) -> Subject:
+    """The subject that a SPEC names; a `sync_budget` a call takes the place of what it declares.
 
     Raises:
         SubjectError: there is none, or it can't be imported, or it is of the wrong shape.
     """
+    subject = _load(spec)
+    return subject if sync_budget is None else subject.held_to(SyncBudget(sync_budget))
+
+
+def _load(spec: str) -> Subject:
     if spec in BUILTIN:
         return BUILTIN[spec]
     if spec == "vllm":

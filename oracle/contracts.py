@@ -580,24 +580,28 @@ def state_determines_behaviour(message: str) -> str | None:
 
 
 @declare("between")
-def waits_do_not_grow(records: Sequence[tuple[int, Record]], declared: int) -> str | None:
-    """How often the host waits does not depend on the number of requests, unless the pooler declares so.
+def waits_do_not_grow(by_size: Mapping[int, Record], declared: int) -> str | None:
+    """Calls that differ in the number of requests alone wait equally often, or as much more as is declared.
 
     Why: a wait a request is bearable in a test of two requests and a stall in a batch of 256.
     Without it: latency grows with load, which is when it hurts.
     """
-    sizes = np.array([size for size, _ in records])
-    waits = np.array([len(record.waiting) for _, record in records])
-    growth = float(np.polyfit(sizes, waits, 1)[0])
+    size = max(by_size, default=0)
+    if size < LADDER[-1] or len(by_size) < len(LADDER):
+        return None
+    waits = [len(record.waiting) for record in by_size.values()]
+    growth = float(np.polyfit(list(by_size), waits, 1)[0])
     if growth <= declared + _STEADY:
         return None
-    size, record = records[-1]
+    record = by_size[size]
     return (
         f"{record.describe_waits()} for {_requests(size)}, {growth:.1f} more with each, but should be at most "
         f"{declared} more: {_told(record.places())}"
     )
 
 
+LADDER: Final = (1, 2, 4, 8, 16, 32)
+"""Batch sizes that show growth; from fewer or smaller ones none is concluded."""
 _STEADY: Final = 1 / 16
 """More waits a request than this are growth; less is a wait that small batches get by without."""
 _INDEX_DTYPES: Final = (torch.int32, torch.int64)
