@@ -23,8 +23,8 @@ index_add index_copy index_fill index_reduce index_select isfinite isinf isnan l
 linear log log10 log1p log2 log_softmax logical_and logical_not logical_or logical_xor logsumexp lt masked_fill
 matmul max maximum mean min minimum mm mul mv native_layer_norm ne neg new_full new_ones new_zeros norm
 ones_like pow prod reciprocal relu remainder repeat roll round rsqrt rsub scatter scatter_add scatter_reduce
-searchsorted segment_reduce sgn sigmoid sign silu sin sort sqrt square stack std sub sum tan tanh topk tril triu
-true_divide trunc var where.self xlogy zero zeros_like _log_softmax _softmax _to_copy
+searchsorted segment_reduce select_scatter sgn sigmoid sign silu sin sort sqrt square stack std sub sum tan tanh topk
+slice_scatter tril triu true_divide trunc var where.self xlogy zero zeros_like _log_softmax _softmax _to_copy
 """
 _KERNELS: Final = frozenset(_KERNEL_NAMES.split())
 """By name, in place or not, and whatever the overload where none is given."""
@@ -35,6 +35,7 @@ _NO_KERNELS: Final = frozenset(("_unsafe_view", "empty_like", "new_empty", "new_
 _READS: Final = {
     "_local_scalar_dense": "item",
     "_unique2": "unique",
+    "allclose": "torch.allclose",
     "bincount": "bincount",
     "equal": "torch.equal",
     "masked_select": "masked_select",

@@ -23,31 +23,33 @@ from device.record import place
 class Work:
     """Something launched since the earliest copy that is still under way.
 
-    `again` repeats it; `before` holds what it overwrote. For an upload `source` and `seen` are the host's
-    memory and what was there when the copy was asked for. `arrive` hands a download to the host.
+    `again` repeats it, on whatever is there by then; `before` holds what it overwrote.
     """
 
     again: Callable[[], object]
     before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    source: torch.Tensor | None = None
+    find: Callable[[], torch.Tensor] | None = None
+    """Of an upload: what the device would find in its source now."""
     seen: torch.Tensor | None = None
+    """What it found when the upload was asked for."""
     place: str = ""
-    arrive: Callable[[], object] | None = None
+    lands: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Of a download: its target, and the data that is on the way there."""
 
     @property
     def was_rewritten(self) -> bool:
         """Whether the host changed the source of an upload that had not landed."""
-        return self.source is not None and self.seen is not None and not _same_bytes(self.source, self.seen)
+        return self.find is not None and self.seen is not None and not _same_bytes(self.find(), self.seen)
 
     def undo(self) -> None:
         """Put back what it overwrote."""
-        for target, value in self.before:
-            target.copy_(value)
+        _assign(self.before)
 
     def redo(self) -> None:
-        """Do it again, on whatever is there now."""
-        self.before = [(target, target.clone()) for target, _ in self.before]
-        self.seen = None if self.source is None else self.source.clone()
+        """Do it again."""
+        self.before = _with_contents([target for target, _ in self.before])
+        if self.find is not None:
+            self.seen = self.find().clone()
         self.again()
 
 
@@ -67,7 +69,7 @@ class Stream:
         """Run a kernel on the memory behind device tensors; `writes` is what it changes there."""
         if not self._under_way:
             return run(*args, **kwargs)
-        before = [(target, target.clone()) for target in writes]
+        before = _with_contents(writes)
         result = run(*args, **kwargs)
         made = () if writes else _tensors(result)
 
@@ -84,11 +86,26 @@ class Stream:
         It is late from pinned memory alone: from elsewhere, or where it must be converted, the driver
         takes the bytes before the call returns.
         """
-        direct = is_pinned(source) and source.dtype == target.dtype and source.is_contiguous()
-        if self.late and direct:
-            before = [(target, target.clone())]
-            self._under_way.append(Work(lambda: target.copy_(source), before, source, source.clone(), place()))
-        target.copy_(source)
+        if self.late and is_pinned(source) and source.dtype == target.dtype and source.is_contiguous():
+            earlier = [work for work in self._under_way if work.lands and _share(work.lands[0], source)]
+
+            def find() -> torch.Tensor:
+                """What is in the source, with the downloads that the device puts there before it reads."""
+                landings = [
+                    work.lands for work in self._under_way if work.lands and any(work is one for one in earlier)
+                ]
+                before = _with_contents([at for at, _ in landings])
+                _assign(landings)
+                found = source.clone() if landings else source
+                _assign(before)
+                return found
+
+            found = find().clone()
+            before = _with_contents([target])
+            self._under_way.append(Work(lambda: target.copy_(find()), before, find, found, place()))
+            target.copy_(found)
+        else:
+            target.copy_(source)
 
     def download(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """A non-blocking copy to pinned host memory."""
@@ -96,7 +113,7 @@ class Stream:
             target.copy_(source)
             return
         staged = source.clone()
-        self._under_way.append(Work(lambda: staged.copy_(source), arrive=lambda: target.copy_(staged)))
+        self._under_way.append(Work(lambda: staged.copy_(source), lands=(target, staged)))
 
     def landing_ground(self, source: torch.Tensor, **options: Any) -> torch.Tensor:
         """Pinned host memory for a download; until that lands it holds what no result should."""
@@ -130,9 +147,7 @@ class Stream:
                 for work in reversed(self._under_way):
                     work.undo()
                 self._redo(rewritten)
-            for work in done:
-                if work.arrive is not None:
-                    work.arrive()
+            _assign([work.lands for work in done if work.lands])
         self._landed += len(done)
         self._under_way = self._under_way[len(done) :]
         return rewritten
@@ -166,6 +181,23 @@ def late_copies(late: bool = True) -> Iterator[None]:
     finally:
         STREAM.discard()
         STREAM.late = before
+
+
+Contents = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors, each with what is or should be in it."""
+
+
+def _with_contents(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(tensor, tensor.clone()) for tensor in tensors]
+
+
+def _assign(contents: Contents) -> None:
+    for target, value in contents:
+        target.copy_(value)
+
+
+def _share(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
 
 
 def _tensors(result: Any) -> Sequence[torch.Tensor]:

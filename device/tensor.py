@@ -99,6 +99,20 @@ class SimTensor(torch.Tensor):
         """Copy from the host or from the device."""
         return copy(self, source, non_blocking)
 
+    def nonzero(self, *, as_tuple: bool = False) -> Any:
+        """Where it is not zero, for which the host must know how often."""
+        return (_aten.nonzero_numpy if as_tuple else _aten.nonzero).default(self)
+
+    def new_tensor(  # type: ignore[override]
+        self, values: Any, *, dtype: torch.dtype | None = None, device: Any = None
+    ) -> torch.Tensor:
+        """Values from the host, on this device unless another is named."""
+        return torch.tensor(values, dtype=dtype or self.dtype, device=device or self.device)
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+        """Itself, or a copy whose elements lie side by side."""
+        return self if self.is_contiguous(memory_format=memory_format) else self.clone(memory_format=memory_format)
+
     def __getitem__(self, index: Any) -> Any:
         parts = _key(index)
         if not any(isinstance(part, torch.Tensor) for part in parts):

@@ -3,8 +3,9 @@
 Each has a step, or a step for each chunk, at every batch size of `LADDER`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,7 @@ from oracle.scenario import Options, Request, Scenario, Step, Task
 HIDDEN_SIZE: Final = 64
 PROMPT_TOKENS: Final = (1, 9, 2, 9)
 """Prompt of every request; 9 is the step tag."""
-COLUMNS: Final = (3, 0, 7)
+TAGGED: Final[dict[str, Any]] = {"step_tag_id": 9}
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ def ladders(subject: Subject) -> Iterator[Ladder]:
             yield _ladder(subject, "ALL", ("token_embed",), Options())
             yield _ladder(subject, "ALL", ("token_embed",), Options(), parts=("first chunk", "last chunk"))
         if "STEP" in subject.supports:
-            yield _ladder(subject, "STEP", ("token_classify",), Options(tok_pooling_type="STEP"))
+            step = Options(tok_pooling_type="STEP")
+            yield _ladder(subject, "STEP", ("token_classify",), step, params=TAGGED)
+            columns = {**TAGGED, "returned_token_ids": (3, 0, 7)}
+            yield _ladder(subject, "STEP, some columns", ("token_classify",), step, params=columns)
         for kind in ("CLS", "LAST", "MEAN"):
             if kind in subject.supports:
                 yield _ladder(subject, kind, ("embed",), Options(seq_pooling_type=kind))
@@ -50,16 +54,18 @@ def ladders(subject: Subject) -> Iterator[Ladder]:
 
 
 def _ladder(
-    subject: Subject, name: str, tasks: tuple[Task, ...], options: Options, parts: tuple[str, ...] = ("",)
+    subject: Subject,
+    name: str,
+    tasks: tuple[Task, ...],
+    options: Options,
+    parts: tuple[str, ...] = ("",),
+    params: Mapping[str, Any] = MappingProxyType({}),
 ) -> Ladder:
     requests: list[Request] = []
     steps: list[Step] = []
     tokens = len(PROMPT_TOKENS) // len(parts)
-    step_params: dict[str, Any] = (
-        {"step_tag_id": 9, "returned_token_ids": COLUMNS} if options.tok_pooling_type == "STEP" else {}
-    )
     for size in LADDER:
-        rung = [Request(f"{size}.{at}", tasks[at % len(tasks)], PROMPT_TOKENS, **step_params) for at in range(size)]
+        rung = [Request(f"{size}.{at}", tasks[at % len(tasks)], PROMPT_TOKENS, **params) for at in range(size)]
         requests += rung
         steps += [Step(tuple((request.name, tokens) for request in rung)) for _ in parts]
     options = msgspec.structs.replace(options, rows=subject.rows[0], hidden_size=HIDDEN_SIZE)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from device.audit import audit
+from device.bindings import bindings
 from device.memory import data
-from device.pinned import pinning
 from device.record import Record, is_subjects
 from device.stream import STREAM, RewrittenSourceError, late_copies
 from fuzz.verdict import Judgement, Verdict
@@ -244,7 +244,7 @@ class Run:
         if pooling_type not in self._poolers:
             config = self.world.config(pooling_type)
             try:
-                with pinning(self.world.device):
+                with bindings(self.world.device):
                     self._poolers[pooling_type] = self.subject.build(config, self.options.level)
             except Exception as error:
                 raise SubjectError(
@@ -267,7 +267,7 @@ class Run:
         given = data(call.hidden_states).clone()
         cursor_before = seen.cursor if call.well_formed else None
         try:
-            with pinning(self.world.device), audit(self.world.device, self.profiles) as record:
+            with bindings(self.world.device), audit(self.world.device, self.profiles) as record:
                 outputs = call.pool(call.hidden_states, call.metadata)
         except Exception as error:
             raise _raised(error, call.may_reject) from error
@@ -324,6 +324,8 @@ class Run:
 
     def _allowed_waits(self, call: PoolerCall) -> int:
         """How often the subject may wait in a call; a whole pooler, as often as the methods it calls."""
+        if call.pooling_type:
+            return self.subject.sync_budget(call.pooling_type).allowed(len(call.names))
         task_of = {name: self.world.requests[name].task for name in call.names}
         return sum(
             self.subject.sync_budget(self.world.pooling_types[group[0]]).allowed(len(group))

@@ -1,0 +1,35 @@
+"""Each fault that only a device shows is caught on the simulated one, by the contract that is meant for it."""
+
+import pytest
+import torch
+
+from device.named import named
+from fuzz.draws import SeededDraw
+from fuzz.generator import generate
+from fuzz.runner import run
+from fuzz.verdict import Judgement, Verdict
+from tests.zoo_sim import MEMBERS, RIGHT, Member
+
+SCENARIOS = 60
+WAITS = [member for member in MEMBERS if member.contract == "sync-budget"]
+
+
+def judged(member: Member, device: str) -> list[Judgement]:
+    with torch.inference_mode():
+        return [run(generate(SeededDraw(seed), member.mix), member.subject, named(device)) for seed in range(SCENARIOS)]
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.factory.__name__)
+def test_a_fault_is_caught_by_its_contract(member: Member) -> None:
+    broken = {judgement.contract for judgement in judged(member, "sim") if judgement.verdict.is_finding}
+    assert broken == {member.contract}
+
+
+@pytest.mark.parametrize("member", RIGHT, ids=lambda member: member.factory.__name__)
+def test_a_right_pooler_is_left_alone(member: Member) -> None:
+    assert {judgement.verdict for judgement in judged(member, "sim")} == {Verdict.HOLDS}
+
+
+@pytest.mark.parametrize("member", WAITS, ids=lambda member: member.factory.__name__)
+def test_a_wait_does_not_show_on_a_cpu(member: Member) -> None:
+    assert not any(judgement.verdict.is_finding for judgement in judged(member, "cpu"))
