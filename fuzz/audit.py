@@ -16,7 +16,7 @@ from fuzz.ladder import Ladder, ladders
 from fuzz.runner import Run
 from fuzz.verdict import Verdict
 from fuzz.world import World
-from impl.config import Subject, SyncBudget
+from impl.config import Subject, SubjectError, SyncBudget
 from oracle.contracts import LADDER
 
 FIGURES: Final = ("reads", "uploads", "waits", "kernels", "moved_bytes", "device_bytes")
@@ -52,10 +52,16 @@ def measure(subjects: Sequence[Subject], device: torch.device) -> list[Row]:
     """Measure each subject on each kind of step that it serves.
 
     Raises:
-        SubjectError: a subject's factory can't make what it says it supports.
+        SubjectError: a subject can't be made as it says, or serves no kind of step that is measured here.
     """
+    rows: list[Row] = []
     with torch.inference_mode():
-        return [row for subject in subjects for ladder in ladders(subject) for row in _climb(subject, ladder, device)]
+        for subject in subjects:
+            kinds = list(ladders(subject))
+            if not kinds:
+                raise SubjectError(f"{subject.name} serves neither single methods nor whole poolers: nothing to audit")
+            rows += [row for ladder in kinds for row in _climb(subject, ladder, device)]
+    return rows
 
 
 def _climb(subject: Subject, ladder: Ladder, device: torch.device) -> list[Row]:
@@ -69,7 +75,7 @@ def _climb(subject: Subject, ladder: Ladder, device: torch.device) -> list[Row]:
     if judgement.verdict is not Verdict.HOLDS:
         told = f"{judgement.verdict.value}: {judgement.contract}: {judgement.message}"
         return [Row(subject.name, name, {}, failure=told) for name in names]
-    return [_row(subject.name, name, run.records[place :: len(ladder.parts)]) for place, name in enumerate(names)]
+    return [_row(subject.name, name, run.waits.records[place :: len(ladder.parts)]) for place, name in enumerate(names)]
 
 
 def _row(subject: str, load: str, records: Sequence[Record]) -> Row:

@@ -21,9 +21,10 @@ from fuzz.findings import Finding, Findings, from_failure
 from fuzz.generator import generate
 from fuzz.mix import Mix, for_subjects, swarm
 from fuzz.runner import Run
+from fuzz.start import start
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, supports
-from impl.config import Subject
+from impl.config import Subject, SubjectError
 from oracle.scenario import Scenario
 
 STRETCH: Final = 64
@@ -88,18 +89,22 @@ class Report:
     """Why nothing can be concluded, if so."""
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    error: str = ""
+    """What kept the run from doing all of its work, if anything."""
 
     @property
     def verdict(self) -> str:
-        """`violates`, `inconclusive` or `holds`."""
+        """`error`, `violates`, `inconclusive` or `holds`."""
+        if self.error:
+            return "error"
         if self.findings:
             return "violates"
         return "inconclusive" if self.doubts else "holds"
 
     @property
     def exit_code(self) -> int:
-        """0 holds, 1 violated, 3 inconclusive."""
-        return {"holds": 0, "violates": 1, "inconclusive": 3}[self.verdict]
+        """0 holds, 1 violated, 2 could not run, 3 inconclusive."""
+        return {"holds": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
 
 
 class Campaign:
@@ -130,7 +135,7 @@ class Campaign:
         world = World(scenario, self.device)
         judgements = []
         for subject in subjects:
-            judgement = Run(world, subject).all_steps()
+            judgement = start(world, subject).all_steps()
             judgements.append(judgement)
             self.settle(scenario, subject, judgement)
         self.report.scenarios += 1
@@ -171,6 +176,7 @@ class Campaign:
         """Close the run; one that compared nothing proves nothing."""
         report = self.report
         report.findings = list(self.findings)
+        report.error = self.findings.error
         report.elapsed_s = time.monotonic() - self.started_s
         if not report.scenarios:
             self.doubt("no scenario was run")
@@ -190,13 +196,14 @@ def fuzz(
     """Search for scenarios on which the subjects are wrong.
 
     Raises:
-        SubjectError: a subject's factory can't make what it says it supports.
-        OSError: a finding can't be written.
+        SubjectError: a subject's factory can't make what it says it supports, or not on the device.
     """
     listener(Started("fuzz", [subject.name for subject in subjects], seed, str(device), budget))
     campaign = Campaign(subjects, device, directory, listener)
     campaign.report.seed = seed
     mix = for_subjects(subjects, device.type == SIMULATED)
+    if not mix.levels:
+        raise SubjectError(f"{', '.join(campaign.report.subjects)}: an engine makes its own tensors, not on {device}")
     try:
         with torch.inference_mode():
             _sing(campaign)

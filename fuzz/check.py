@@ -48,7 +48,6 @@ def check_one(subject: Subject, device: torch.device, directory: Path | None, li
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports.
-        OSError: a finding can't be written.
     """
     listener(Started("check", [subject.name], None, str(device), Budget()))
     campaign = Campaign([subject], device, directory, listener)
@@ -174,7 +173,6 @@ def check(
 
     Raises:
         SubjectError: a subject can't be had.
-        OSError: a finding can't be written.
     """
     if len(specs) == 1:
         return check_one(load(specs[0], sync_budget), device, directory, listener)
@@ -219,4 +217,5 @@ def merged(reports: Sequence[Report]) -> Report:
         whole.notes += report.notes
         whole.elapsed_s = max(whole.elapsed_s, report.elapsed_s)
         whole.interrupted |= report.interrupted
+        whole.error = whole.error or report.error
     return whole

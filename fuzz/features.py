@@ -34,6 +34,7 @@ def features(scenario: Scenario) -> set[str]:
         "prefix hit": any(request.num_cached_tokens for request in scenario.requests),
         "nonfinite": any(request.nan_at is not None or request.inf_at is not None for request in scenario.requests),
         "long prompt": any(request.prompt_len > 32 for request in scenario.requests),
+        "traffic": scenario.traffic is not None,
         "empty step": any(not step.scheduled for step in scenario.steps),
         "empty group": any(step.empty_group_at is not None for step in scenario.steps),
         "preempted": any(step.preempted for step in scenario.steps),
@@ -69,8 +70,10 @@ def _schedule_features(scenario: Scenario) -> Iterable[str]:
 
 def owed(mix: Mix) -> set[str]:
     """What a long enough run over this mix must have had."""
-    due = {*mix.pooling_types, *mix.dtypes, "two chunks", "async", "batch order changed", "preempted"}
-    due.update(f"level {level}" for level in mix.levels)
+    due = {*mix.pooling_types, *mix.dtypes, "async", *(f"level {level}" for level in mix.levels)}
+    if mix.levels == ("engine",):
+        return due
+    due.update(("two chunks", "batch order changed", "preempted"))
     due.update(f"rows {rows}" for rows in mix.rows)
     if {"ALL", "STEP"} & set(mix.pooling_types) and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types):
         due.add("mixed tasks")

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import torch
 
-from fuzz.runner import run
 from fuzz.shrink import shrink
+from fuzz.start import run
 from fuzz.verdict import Judgement
 from fuzz.world import supports
 from impl.config import Subject
@@ -101,6 +101,8 @@ class Findings:
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
+        self.error = ""
+        """Why a finding could not be kept, if so."""
         self._by_key: dict[tuple[str, str, str], Finding] = {}
         self._aliases: dict[tuple[str, str, str], tuple[str, str, str]] = {}
 
@@ -130,7 +132,12 @@ class Findings:
             return finding
         path = self.directory / finding.name
         kept = replace(finding, file=str(path))
-        write_atomically(path, dump_json({"version": FILE_VERSION, "kind": "finding", **kept.to_builtins()}))
+        try:
+            write_atomically(path, dump_json({"version": FILE_VERSION, "kind": "finding", **kept.to_builtins()}))
+        except OSError as error:
+            # What was found is told all the same.
+            self.error = f"a finding can't be written: {error}"
+            return finding
         return kept
 
 

@@ -10,6 +10,8 @@ import msgspec
 
 from fuzz.draws import Draw
 from fuzz.mix import Mix
+from fuzz.traffic import draw_traffic, played
+from impl.config import Level
 from oracle.scenario import (
     DtypeName,
     Head,
@@ -25,7 +27,7 @@ from oracle.scenario import (
 TOKEN_TYPES: Final[tuple[Literal["ALL", "STEP"], ...]] = ("ALL", "STEP")
 SEQUENCE_TYPES: Final[tuple[Literal["LAST", "CLS", "MEAN"], ...]] = ("LAST", "CLS", "MEAN")
 TAG: Final = 9
-"""The step tag; other prompt tokens are below it."""
+"""The step tag; other prompt tokens are above it."""
 TASKS: Final[tuple[tuple[Task, Task], ...]] = (("embed", "classify"), ("token_embed", "token_classify"))
 """By whether it is a token task, and whether it is the second of its kind."""
 MAX_ELEMENTS: Final = 1 << 19
@@ -40,13 +42,26 @@ def generate(draw: Draw, mix: Mix) -> Scenario:
     requests = _requests(draw, mix, options)
     if options.malformed is None and requests:
         requests = _plant(draw, mix, requests)
-    return Scenario(requests, tuple(_steps(draw, mix, options, requests)), options)
+    if options.level == "engine":
+        return Scenario(requests, (), options, draw_traffic(draw, mix, options, requests))
+    if _can_be_split(options, requests) and draw.chance(mix.p_traffic):
+        requests, steps = played(requests, draw_traffic(draw, mix, options, requests), options)
+        steps = [_reordered(draw, mix, step) for step in steps]
+    else:
+        steps = _steps(draw, mix, options, requests)
+    return Scenario(requests, tuple(steps), options)
+
+
+def _can_be_split(options: Options, requests: Sequence[Request]) -> bool:
+    """Whether a scheduler may split any prompt, or none; it knows nothing of pooling types."""
+    whole_only = any(not request.is_token_task for request in requests) and options.seq_pooling_type != "LAST"
+    return not (options.enable_chunked_prefill and whole_only)
 
 
 def _options(draw: Draw, mix: Mix) -> Options:
     token = _either(draw, TOKEN_TYPES, mix.pooling_types)
     sequence = _either(draw, SEQUENCE_TYPES, mix.pooling_types)
-    level: Literal["method", "pooler"] = draw.choice(mix.levels)
+    level: Level = draw.choice(mix.levels)
     dtype: DtypeName = draw.choice(mix.dtypes)
     hidden_size = draw.choice(mix.hidden_sizes)
     malformed = draw.choice((None, *mix.malformed)) if level == "method" else None
@@ -55,17 +70,19 @@ def _options(draw: Draw, mix: Mix) -> Options:
         rows=draw.choice(mix.rows),
         tok_pooling_type=token or "ALL",
         seq_pooling_type=sequence or "LAST",
-        enable_chunked_prefill=not draw.chance(mix.p_unchunked),
+        # An engine turns chunked prefill off for a model that needs its prompts whole.
+        enable_chunked_prefill=not (level == "engine" and sequence in ("CLS", "MEAN"))
+        and not draw.chance(mix.p_unchunked),
         async_scheduling=draw.chance(mix.p_async),
         dtype=dtype,
         index_dtype="int64" if draw.chance(mix.p_int64) else "int32",
         hidden_size=hidden_size,
         content="float" if draw.chance(mix.p_float) else "exact",
-        query_start_loc=draw.chance(mix.p_query_start_loc),
-        rewrites_counts=malformed is None and draw.chance(mix.p_rewrite),
-        late_copies=mix.p_late_copies > 0 and draw.chance(mix.p_late_copies),
+        query_start_loc=level != "engine" and draw.chance(mix.p_query_start_loc),
+        rewrites_counts=level != "engine" and malformed is None and draw.chance(mix.p_rewrite),
+        late_copies=level != "engine" and mix.p_late_copies > 0 and draw.chance(mix.p_late_copies),
         malformed=malformed,
-        head=_head(draw, mix, dtype) if level == "pooler" else Head(),
+        head=_head(draw, mix, dtype) if level != "method" else Head(),
         seed=draw.integer(0, 255) if draw.chance(mix.p_seed) else 0,
     )
 
@@ -117,7 +134,9 @@ def _how_many(draw: Draw, mix: Mix) -> int:
 def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, length: int) -> Request:
     is_token = task in ("token_embed", "token_classify")
     pooling_type = options.tok_pooling_type if is_token else options.seq_pooling_type
-    token_ids = [1 + place % 7 for place in range(length)]
+    # Some prompts begin alike, so that a scheduler may find one in its prefix cache.
+    first = 10 + 20 * draw.integer(0, 2) if mix.p_traffic and pooling_type == "LAST" else 10
+    token_ids = [first + place % 7 for place in range(length)]
     tag = columns = None
     if pooling_type == "STEP":
         if not draw.chance(0.2):
@@ -128,7 +147,7 @@ def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, leng
             width = draw.integer(1, min(3, options.hidden_size))
             columns = tuple(draw.integer(0, options.hidden_size - 1) for _ in range(width))
     cached = 0
-    if pooling_type == "LAST" and length > 1 and draw.chance(mix.p_prefix_hit):
+    if pooling_type == "LAST" and options.level != "engine" and length > 1 and draw.chance(mix.p_prefix_hit):
         cached = draw.integer(1, length - 1)
     request = Request(
         name,
@@ -217,11 +236,18 @@ def _is_split(draw: Draw, mix: Mix, chunkable: bool) -> bool:
     return not draw.chance(mix.p_whole) if chunkable else draw.chance(mix.p_partial)
 
 
-def _shuffled(draw: Draw, names: Sequence[str]) -> list[str]:
+def _reordered(draw: Draw, mix: Mix, step: Step) -> Step:
+    """The step in another batch order, for a batch is not in the scheduler's order."""
+    if len(step.scheduled) < 2 or not draw.chance(mix.p_reorder):
+        return step
+    return msgspec.structs.replace(step, scheduled=tuple(_shuffled(draw, step.scheduled)))
+
+
+def _shuffled(draw: Draw, items: Sequence[T]) -> list[T]:
     """Another order, drawn by insertion; the order as it was is the simplest."""
-    shuffled: list[str] = []
-    for name in names:
-        shuffled.insert(len(shuffled) - draw.integer(0, len(shuffled)), name)
+    shuffled: list[T] = []
+    for item in items:
+        shuffled.insert(len(shuffled) - draw.integer(0, len(shuffled)), item)
     return shuffled
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fuzz.generator import SEQUENCE_TYPES
 from impl.config import Subject
 from oracle.contracts import LADDER
 from oracle.scenario import Options, Request, Scenario, Step, Task
@@ -43,13 +44,21 @@ def ladders(subject: Subject) -> Iterator[Ladder]:
             yield _ladder(subject, "STEP", ("token_classify",), step, params=TAGGED)
             columns = {**TAGGED, "returned_token_ids": (3, 0, 7)}
             yield _ladder(subject, "STEP, some columns", ("token_classify",), step, params=columns)
-        for kind in ("CLS", "LAST", "MEAN"):
+        for kind in SEQUENCE_TYPES:
             if kind in subject.supports:
                 yield _ladder(subject, kind, ("embed",), Options(seq_pooling_type=kind))
-    if "pooler" in subject.levels and {"ALL", "LAST"} <= subject.supports:
-        whole = Options(level="pooler")
+    if "pooler" in subject.levels:
+        yield from _of_whole_poolers(subject)
+
+
+def _of_whole_poolers(subject: Subject) -> Iterator[Ladder]:
+    kinds = [kind for kind in SEQUENCE_TYPES if kind in subject.supports]
+    whole = Options(level="pooler", seq_pooling_type=kinds[0] if kinds else "LAST")
+    if "ALL" in subject.supports:
         yield _ladder(subject, "pooler, token_embed", ("token_embed",), whole)
+    if kinds:
         yield _ladder(subject, "pooler, embed", ("embed",), whole)
+    if kinds and "ALL" in subject.supports:
         yield _ladder(subject, "pooler, both in turn", ("token_embed", "embed"), whole)
 
 

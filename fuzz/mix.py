@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, TypeVar
 
 from fuzz.draws import Draw
-from impl.config import Subject
+from impl.config import Level, Subject
 from oracle.scenario import MALFORMED, POOLING_TYPES, DtypeName, Malformed, PoolingType
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class Mix:
     """
 
     pooling_types: tuple[PoolingType, ...] = POOLING_TYPES
-    levels: tuple[Literal["method", "pooler"], ...] = ("method",)
+    levels: tuple[Level, ...] = ("method",)
     rows: tuple[Literal["group", "step"], ...] = ("group",)
     dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", "float16")
     hidden_sizes: tuple[int, ...] = (4, 1, 2, 3, 8, 16, 33)
@@ -61,6 +61,13 @@ class Mix:
     p_params: float = 0.5
     """A request departs from the default params."""
     p_long: float = 0.0
+    p_traffic: float = 0.4
+    """Steps made by a scheduler from traffic, rather than drawn one by one."""
+    p_scarce: float = 0.6
+    """Few KV cache blocks, so that requests are preempted."""
+    p_threshold: float = 0.5
+    p_priority: float = 0.2
+    p_reset: float = 0.1
     p_head_part: float = 0.5
     """A layer of the head is there."""
     p_seed: float = 1.0
@@ -72,18 +79,25 @@ class Mix:
 ALL_SMALL: Final = Mix(
     pooling_types=("ALL",), hidden_sizes=(4,), dtypes=("float32",), max_requests=2, max_tokens=2,
     p_second_task=0, p_unchunked=0, p_whole=0.5, p_partial=0, p_preempt=0, p_abort=0, p_empty_group=0,
-    p_empty_step=0, p_async=0, p_int64=0, p_query_start_loc=0, p_rewrite=0, p_float=0, p_params=0, p_seed=0,
+    p_empty_step=0, p_async=0, p_int64=0, p_query_start_loc=0, p_traffic=0, p_rewrite=0, p_float=0,
+    p_params=0, p_seed=0,
 )  # fmt: skip
 """ALL pooling, nothing but schedules: small enough to be exhausted."""
 
 
 def for_subjects(subjects: Iterable[Subject], simulated: bool = False) -> Mix:
-    """The widest mix of which each scenario suits one of the subjects or more, on the simulated device or not."""
+    """The widest mix of which each scenario suits one of the subjects or more.
+
+    `simulated` says that it is for the simulated device, where copies may be late and no engine runs.
+    """
     subjects = list(subjects)
     supported = frozenset[str]().union(*(subject.supports for subject in subjects))
     return Mix(
         pooling_types=tuple(kind for kind in POOLING_TYPES if kind in supported),
-        levels=_union(("method", "pooler"), [subject.levels for subject in subjects]),
+        levels=_union(
+            ("method", "pooler") if simulated else ("method", "pooler", "engine"),
+            [subject.levels for subject in subjects],
+        ),
         rows=_union(("group", "step"), [subject.rows for subject in subjects]),
         p_late_copies=0.3 if simulated else 0.0,
     )
@@ -97,6 +111,7 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
             changes[field.name] = draw.choice((0.0, 0.02, getattr(mix, field.name), 0.6))
     changes["p_padding"] = draw.choice((0.0, 0.0, 0.02, 0.3))
     changes["p_nonfinite"] = draw.choice((0.0, 0.0, 0.02, 0.3))
+    changes["p_reorder"] = draw.choice((0.0, 0.3, 0.7, 1.0))
     # A whole prompt now and then, or schedules would run to hundreds of steps.
     changes["p_whole"] = draw.choice((0.1, 0.3, 0.6))
     changes["p_partial"] = draw.choice((0.0, 0.02, 0.02, 0.3))

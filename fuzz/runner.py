@@ -9,26 +9,26 @@ import dataclasses
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
 from device.audit import audit
 from device.bindings import bindings
 from device.memory import data
-from device.record import Record, is_subjects
+from device.record import is_subjects
 from device.stream import STREAM, RewrittenSourceError, late_copies
 from fuzz.verdict import Judgement, Verdict
+from fuzz.waits import Waits
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
 from oracle import contracts
-from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, first_broken
+from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, first_broken, wrong_result
 from oracle.metadata import replace_indices, task_groups
-from oracle.rows import STALE, same_bits
-from oracle.scenario import Malformed, Scenario, Step
+from oracle.rows import STALE
+from oracle.scenario import Malformed, Step
 
 
 class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the verdict out of the step
@@ -65,11 +65,6 @@ HandedOut = tuple[str, Any, Any]
 """A request with its output, due and actual."""
 
 
-def run(scenario: Scenario, subject: Subject, device: torch.device) -> Judgement:
-    """Run a scenario on a subject from start to end, or until it falls."""
-    return Run(World(scenario, device), subject).all_steps()
-
-
 class Run:
     """A subject in the middle of a scenario."""
 
@@ -88,10 +83,7 @@ class Run:
         self._buffer = world.universe.rows.new_full((max(widest, max_rows), self.options.hidden_size), STALE)
         self.profiles = False
         """Whether an audit on CUDA sees copies and kernels too."""
-        self.records: list[Record] = []
-        """What each call asked of the device."""
-        self._alike: dict[Any, dict[int, Record]] = {}
-        """The same by batch size, of calls whose requests are all alike; a key for each kind of request."""
+        self.waits = Waits(world, subject)
         self._handed_out: list[HandedOut] = []
         self._unread: tuple[int, list[HandedOut]] = (0, [])
         """With async scheduling, the outputs of the step before, and how much was launched by its end."""
@@ -105,7 +97,9 @@ class Run:
                     self.step(step)
                     index += 1
                 self._read_when_landed(*self._unread)
-            self._compare_sizes()
+            grown = self.waits.growth()
+            if grown:
+                raise Fallen(Verdict.VIOLATES, "waits-do-not-grow", grown)
         except Fallen as fallen:
             return fallen.judgement(self.comparisons, index)
         except SubjectError:
@@ -270,8 +264,8 @@ class Run:
             with bindings(self.world.device), audit(self.world.device, self.profiles) as record:
                 outputs = call.pool(call.hidden_states, call.metadata)
         except Exception as error:
-            raise _raised(error, call.may_reject) from error
-        self._keep(record, call.names, computed_before)
+            raise raised(error, call.may_reject) from error
+        self.waits.keep(record, call.names, self.computed, computed_before)
         finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]
         outcome = Outcome(
             call=seen,
@@ -285,7 +279,7 @@ class Run:
             origin=self.world.universe.origin,
             finished=finished,
             record=record,
-            allowed_waits=self._allowed_waits(call),
+            allowed_waits=self.waits.allowed(call.names, call.pooling_type),
         )
         broken = first_broken(AFTER, outcome)
         # A pooler that is right in spite of the caller's mistake must not pay for it with waits.
@@ -297,41 +291,6 @@ class Run:
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling or self.options.late_copies:
             self._handed_out.extend(outcome.pairs())
-
-    def _keep(self, record: Record, names: Sequence[str], computed_before: dict[str, int]) -> None:
-        """Keep a call's record, by batch size if the call's requests are all alike."""
-        self.records.append(record)
-        if self.world.device.type == "cpu":
-            return
-        kinds = {
-            (msgspec.structs.replace(self.world.requests[name], name="_"), computed_before[name], self.computed[name])
-            for name in names
-        }
-        if len(kinds) == 1:
-            self._alike.setdefault(kinds.pop(), {})[len(names)] = record
-
-    def _compare_sizes(self) -> None:
-        """Hold calls that differ in batch size alone to one number of waits.
-
-        Raises:
-            Fallen: the number grows.
-        """
-        for (request, _, _), by_size in self._alike.items():
-            pooling_type = self.world.scenario.pooling_type(request)
-            broken = contracts.waits_do_not_grow(by_size, self.subject.sync_budget(pooling_type).per_request)
-            if broken:
-                raise Fallen(Verdict.VIOLATES, "waits-do-not-grow", broken)
-
-    def _allowed_waits(self, call: PoolerCall) -> int:
-        """How often the subject may wait in a call; a whole pooler, as often as the methods it calls."""
-        if call.pooling_type:
-            return self.subject.sync_budget(call.pooling_type).allowed(len(call.names))
-        task_of = {name: self.world.requests[name].task for name in call.names}
-        return sum(
-            self.subject.sync_budget(self.world.pooling_types[group[0]]).allowed(len(group))
-            for _, members in groupby(call.names, task_of.__getitem__)
-            if (group := list(members))
-        )
 
     def _due(self, name: str, finished: bool) -> Any:
         if finished:
@@ -347,12 +306,13 @@ class Run:
             hidden_states.fill_(STALE)
             return
         hidden_states.fill_(STALE)
-        for name in _changed(handed_out):
-            raise Fallen(
-                Verdict.VIOLATES,
-                "outputs-own-their-rows",
-                f"request {name}'s output changed when the engine overwrote the step's hidden_states",
-            )
+        for name, expected, actual in handed_out:
+            if wrong_result(expected, actual, self.world.universe.origin):
+                raise Fallen(
+                    Verdict.VIOLATES,
+                    "outputs-own-their-rows",
+                    f"request {name}'s output changed when the engine overwrote the step's hidden_states",
+                )
         self._read_when_landed(*self._unread)
         self._unread = STREAM.position(), handed_out
 
@@ -362,19 +322,13 @@ class Run:
             rewritten = STREAM.land(position)
         except RewrittenSourceError as error:
             raise Fallen(Verdict.VIOLATES, "values", str(error)) from error
-        for name in _changed(handed_out):
-            why = f": the host rewrote the source of an upload under way, {', '.join(rewritten)}" if rewritten else ""
-            raise Fallen(
-                Verdict.VIOLATES, "values", f"request {name}'s output was right until the step's copies landed{why}"
-            )
-
-
-def _changed(handed_out: Sequence[HandedOut]) -> Iterator[str]:
-    """Whose output is no longer what it was found to be."""
-    for name, expected, actual in handed_out:
-        intact = same_bits(expected, actual) if isinstance(expected, torch.Tensor) else not expected.wrong(actual).any()
-        if not intact:
-            yield name
+        why = f"; the host rewrote the source of an upload under way, {', '.join(rewritten)}" if rewritten else ""
+        for name, expected, actual in handed_out:
+            wrong = wrong_result(expected, actual, self.world.universe.origin)
+            if wrong:
+                raise Fallen(
+                    Verdict.VIOLATES, "values", f"when the step's copies had landed, request {name} {wrong}{why}"
+                )
 
 
 def _num_rows(step: Step) -> int:
@@ -408,7 +362,8 @@ def malform(call: PoolerCall, kind: Malformed) -> PoolerCall:
     return dataclasses.replace(call, hidden_states=rows, metadata=metadata, may_reject=True, well_formed=False)
 
 
-def _raised(error: Exception, may_reject: bool) -> Fallen:
+def raised(error: Exception, may_reject: bool) -> Fallen:
+    """What it means that a subject raised."""
     message = str(contracts.accepts_valid_input(error))
     if may_reject:
         return Fallen(Verdict.REJECTS, "reject-or-be-right", message, _place_of(error))

@@ -50,7 +50,9 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
     yield from _plainer_options(scenario)
     yield from _plainer_steps(scenario)
     yield from _shorter_prompts(scenario)
+    yield from _shorter_chunks(scenario)
     yield from _plainer_requests(scenario)
+    yield from _calmer_traffic(scenario)
     yield from _renamed(scenario)
 
 
@@ -78,10 +80,15 @@ def _only(scenario: Scenario, names: set[str]) -> Scenario:
         for before, after in zip(scenario.steps, steps, strict=True)
         if after.scheduled or not before.scheduled
     )
+    traffic = scenario.traffic
+    if traffic is not None:
+        arrivals = zip(scenario.requests, traffic.arrivals, strict=True)
+        traffic = replace(traffic, arrivals=tuple(a for request, a in arrivals if request.name in names))
     return replace(
         scenario,
         requests=tuple(request for request in scenario.requests if request.name in names),
         steps=kept,
+        traffic=traffic,
     )
 
 
@@ -90,6 +97,33 @@ def _within(step: Step) -> Step:
     if step.empty_group_at is None:
         return step
     return replace(step, empty_group_at=min(step.empty_group_at, len(step.scheduled)))
+
+
+def _calmer_traffic(scenario: Scenario) -> Iterator[Scenario]:
+    """With one thing less about the traffic, or a smaller engine."""
+    traffic = scenario.traffic
+    if traffic is None:
+        return
+    for name, plain in (("priority_policy", False), ("prefix_caching", False), ("long_prefill_token_threshold", 0)):
+        if getattr(traffic, name) != plain:
+            yield replace(scenario, traffic=replace(traffic, **{name: plain}))
+    if traffic.cache_resets:
+        yield replace(scenario, traffic=replace(traffic, cache_resets=traffic.cache_resets[:-1]))
+    for name, least in (("num_blocks", 2), ("token_budget", 1), ("max_num_seqs", 1), ("block_size", 1)):
+        value = getattr(traffic, name)
+        for smaller in sorted({least, value // 2, value - 1}):
+            if least <= smaller < value:
+                yield replace(scenario, traffic=replace(traffic, **{name: smaller}))
+    for place, arrival in enumerate(traffic.arrivals):
+        for plainer in (
+            replace(arrival, at=0),
+            replace(arrival, at=max(0, arrival.at - 1)),
+            replace(arrival, priority=0),
+            replace(arrival, abort_at=None),
+        ):
+            if plainer != arrival:
+                arrivals = (*traffic.arrivals[:place], plainer, *traffic.arrivals[place + 1 :])
+                yield replace(scenario, traffic=replace(traffic, arrivals=arrivals))
 
 
 def _without_steps(scenario: Scenario) -> Iterator[Scenario]:
@@ -103,7 +137,8 @@ def _plainer_options(scenario: Scenario) -> Iterator[Scenario]:
     options = scenario.options
     for name, default in _defaults(Options):
         now = getattr(options, name)
-        if now != default and name != "hidden_size":
+        # A level is another way to run it, but an engine's scenario has no steps that another level could take.
+        if now != default and name != "hidden_size" and not (name == "level" and now == "engine"):
             yield replace(scenario, options=replace(options, **{name: default}))
             if name == "head":
                 for part, none in _defaults(Head):
@@ -157,6 +192,29 @@ def _shorter_prompts(scenario: Scenario) -> Iterator[Scenario]:
         for fewer in sorted({1, length // 2, length - 1} - {0, length}):
             shorter = replace(request, prompt_token_ids=request.prompt_token_ids[:fewer])
             yield _clamped(_with_request(scenario, place, shorter))
+
+
+def _shorter_chunks(scenario: Scenario) -> Iterator[Scenario]:
+    """With tokens taken out of one chunk and out of the prompt at once, so that the other chunks stay."""
+    for place, request in enumerate(scenario.requests):
+        start = request.num_cached_tokens
+        for step_place, step in enumerate(scenario.steps):
+            if request.name in step.preempted:
+                start = request.num_cached_tokens
+            count = dict(step.scheduled).get(request.name, 0)
+            ids = request.prompt_token_ids
+            for fewer in sorted({count, count - 1, count // 2, 1}, reverse=True):
+                if not 0 < fewer <= min(count, len(ids) - 1):
+                    continue
+                shorter = replace(request, prompt_token_ids=ids[:start] + ids[start + fewer :])
+                scheduled = tuple(
+                    (name, left)
+                    for name, tokens in step.scheduled
+                    if (left := tokens - fewer if name == request.name else tokens)
+                )
+                thinner = _with_step(scenario, step_place, _within(replace(step, scheduled=scheduled)))
+                yield _with_request(thinner, place, shorter)
+            start += count
 
 
 def _clamped(scenario: Scenario) -> Scenario:

@@ -11,10 +11,7 @@ from oracle.scenario import Scenario
 
 
 class HypothesisDraw(Draw):
-    """Choices by Hypothesis, which can search with feedback and shrink.
-
-    Probabilities matter only where they are 0 or 1: how often is Hypothesis' own business.
-    """
+    """Choices by Hypothesis, which can search with feedback and shrink."""
 
     def __init__(self, draw: Callable[[st.SearchStrategy[int]], int]) -> None:
         self._draw = draw
@@ -24,8 +21,10 @@ class HypothesisDraw(Draw):
         return low if low == high else self._draw(st.integers(low, high))
 
     def chance(self, probability: float) -> bool:
-        """See `Draw.chance`."""
-        return probability >= 1 or (probability > 0 and self.integer(0, 1) == 1)
+        """See `Draw.chance`; to the nearest hundredth, and never ruled out."""
+        if probability in (0, 1):
+            return bool(probability)
+        return self.integer(0, 99) >= 100 - max(1, round(100 * probability))
 
 
 @st.composite

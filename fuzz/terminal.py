@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 
 import click
+import msgspec
 from rich.columns import Columns
 from rich.console import Console
 from rich.live import Live
@@ -14,7 +15,7 @@ from rich.text import Text
 from fuzz.campaign import Event, Found, Progressed, Report, Started
 from fuzz.findings import Finding
 from oracle.contracts import Contract, all_contracts
-from oracle.scenario import Scenario, Step
+from oracle.scenario import Scenario, Step, Traffic
 
 
 class Terminal:
@@ -55,6 +56,8 @@ class Terminal:
         )
         for doubt in report.doubts:
             say(Text(f"inconclusive: {doubt}", style="yellow"))
+        if report.error:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(Text(report.error, style="red"))
         style = {"holds": "bold green", "violates": "bold red"}.get(report.verdict, "bold yellow")
         told = f"{report.verdict}: {_count(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
         say(Text(told, style=style))
@@ -133,11 +136,28 @@ def describe(scenario: Scenario) -> list[str]:
         if request.step_tag_id is not None:
             parts.append(f"prompt {list(request.prompt_token_ids[:16])}")
         lines.append(", ".join(parts))
+    if scenario.traffic is not None:
+        lines += _describe_traffic(scenario, scenario.traffic)
     lines += [f"step {place}: {_describe_step(step)}" for place, step in enumerate(scenario.steps)]
     changed = {
         name: value for name, value in json.loads(_encoded(scenario.options)).items() if name != "seed" and value != {}
     }
     lines.append("options: " + (", ".join(f"{name} {value}" for name, value in changed.items()) or "default"))
+    return lines
+
+
+def _describe_traffic(scenario: Scenario, traffic: Traffic) -> list[str]:
+    lines = []
+    for request, arrival in zip(scenario.requests, traffic.arrivals, strict=True):
+        parts = [f"request {request.name} arrives before step {arrival.at}"]
+        if arrival.priority:
+            parts.append(f"priority {arrival.priority}")
+        if arrival.abort_at is not None:
+            parts.append(f"is aborted before step {arrival.abort_at}")
+        lines.append(", ".join(parts))
+    engine = json.loads(_encoded(msgspec.structs.replace(traffic, arrivals=())))
+    del engine["arrivals"]
+    lines.append("engine: " + (", ".join(f"{name} {value}" for name, value in engine.items()) or "default"))
     return lines
 
 
@@ -152,8 +172,6 @@ def _describe_step(step: Step) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    import msgspec
-
     return msgspec.json.encode(value)
 
 
@@ -203,5 +221,6 @@ def print_subjects() -> None:
     console = Console(highlight=False, soft_wrap=True)
     for subject in BUILTIN.values():
         console.print(escape(f"{subject.name:10} {subject.about}; rows: {' or '.join(subject.rows)}"))
-    console.print("vllm       the vLLM installed in this environment")
+    console.print("vllm       the pooling layer of the vLLM installed in this environment")
+    console.print("vllm-v1, vllm-v2   its scheduler with the V1 or V2 runner")
     console.print("path/to/file.py:factory or package.module:factory   your own: see the README")

@@ -38,7 +38,7 @@ class World:
             request, options = self.requests[name], self.scenario.options
             rows = data(self.universe.of(name, 0, request.prompt_len))
             due = reference.pool(self.pooling_types[name], rows, request)
-            if options.level == "pooler":
+            if options.level != "method":
                 due = reference.apply_head(due, request, options.head, options.seed)
             self._expected[name] = due
         return self._expected[name]
@@ -83,14 +83,19 @@ class World:
 
 def params_of(request: Request, subject: Subject) -> Any:
     """The request's pooling params in the subject's own class."""
-    optional: dict[str, Any] = {}
+    return subject.api.PoolingParams(**params_given(request))
+
+
+def params_given(request: Request) -> dict[str, Any]:
+    """Those of the request's pooling params that are set."""
+    optional: dict[str, Any] = {"task": request.task, "use_activation": request.use_activation}
     if request.dimensions is not None:
         optional["dimensions"] = request.dimensions
     if request.step_tag_id is not None:
         optional["step_tag_id"] = request.step_tag_id
     if request.returned_token_ids is not None:
         optional["returned_token_ids"] = list(request.returned_token_ids)
-    return subject.api.PoolingParams(task=request.task, use_activation=request.use_activation, **optional)
+    return optional
 
 
 def supports(subject: Subject, scenario: Scenario) -> bool:

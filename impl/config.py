@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from impl.engine import BuildEngine
 from oracle import metadata
 from oracle.metadata import RowsConvention
 
@@ -13,7 +14,7 @@ Outputs = Sequence[torch.Tensor | None] | torch.Tensor
 PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
-Level = Literal["method", "pooler"]
+Level = Literal["method", "pooler", "engine"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Subject:
     rows: tuple[RowsConvention, ...] = ("group",)
     levels: tuple[Level, ...] = ("method",)
     api: Any = metadata
+    build_engine: BuildEngine | None = None
+    """Makes an engine, where level `engine` is among the levels."""
     about: str = ""
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
 

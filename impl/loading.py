@@ -36,10 +36,14 @@ def _load(spec: str) -> Subject:
         from impl.vllm_installed import subject
 
         return subject()
+    if spec in ("vllm-v1", "vllm-v2"):
+        from impl.vllm_engine import subject as engine_subject
+
+        return engine_subject(spec.removeprefix("vllm-"))
     where, colon, attribute = spec.rpartition(":")
     if not colon or not where or not attribute:
         raise SubjectError(
-            f"there is no subject {spec!r}; give one of {', '.join([*BUILTIN, 'vllm'])}, "
+            f"there is no subject {spec!r}; give one of {', '.join([*BUILTIN, 'vllm', 'vllm-v1', 'vllm-v2'])}, "
             "path/to/file.py:factory or package.module:factory"
         )
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)

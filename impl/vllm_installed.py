@@ -19,9 +19,7 @@ def subject() -> Subject:
     Raises:
         SubjectError: vLLM is not installed, or lacks a class that a pooling layer has.
     """
-    # A plain wheel asks for a platform at import; the pooling layer needs none.
-    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    configure()
     try:
         layer = VllmLayer()
     except ModuleNotFoundError as error:
@@ -39,6 +37,12 @@ def subject() -> Subject:
         api=layer,
         about="the installed release, unchanged",
     )
+
+
+def configure() -> None:
+    """Prepare the import of vLLM: a plain wheel asks for a platform, and the pooling layer needs none."""
+    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
 class VllmLayer:

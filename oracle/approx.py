@@ -96,8 +96,8 @@ class Approx:
         return Approx(self.value[..., :width], self.error[..., :width], self.dtype)
 
     def minus(self, mean: float) -> "Approx":
-        """Less a constant."""
-        return Approx(self.value - mean, self.error, self.dtype).rounded()
+        """Less a constant, itself rounded to the dtype."""
+        return Approx(self.value - mean, self.error + UNIT[self.dtype] * abs(mean), self.dtype).rounded()
 
     def over(self, sigma: float) -> "Approx":
         """Divided by a constant, itself rounded to the dtype."""

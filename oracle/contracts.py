@@ -350,6 +350,25 @@ def one_state_per_request(call: Call) -> str | None:
     return None
 
 
+@before
+def state_is_fresh_at_the_start(call: Call) -> str | None:
+    """A request with nothing computed before this step has an empty pooling state.
+
+    Why: a preempted request is computed anew from its first token, and the pooler can't tell why.
+    Without it: the rows of before the preemption come out in front of the recomputed ones.
+    """
+    for place, name in enumerate(call.names):
+        if call.seq_lens[place] == call.scheduled[place]:
+            held = tensors_in(call.metadata.pooling_states[place])
+            if held:
+                rows = sum(tensor.shape[0] for tensor in held if tensor.dim())
+                return (
+                    f"request {name} starts at its first token, but its pooling state still holds {rows} rows; "
+                    "the caller must clean it on preemption"
+                )
+    return None
+
+
 @declare("before")
 def cursor_is_a_snapshot(built: Sequence[int], after_rewrite: Sequence[int]) -> str | None:
     """The cursor keeps its values when the caller rewrites the buffers it was built from.
@@ -444,7 +463,7 @@ def values(outcome: Outcome) -> str | None:
             if wrong.any():
                 return f"request {name} got {_worst(expected, actual, wrong)}{_origins(outcome, actual)}"
         elif not same_bits(expected, actual):
-            return f"request {name} {_wrong_row(outcome, expected, actual)}"
+            return f"request {name} {_wrong_row(outcome.origin, expected, actual)}"
     return None
 
 
@@ -566,6 +585,52 @@ def reject_or_be_right(error: str) -> str | None:
     return f"the input was malformed, yet the pooler neither raised nor was right: {error}"
 
 
+# Of an engine: from arrival to result.
+
+
+@declare("before")
+def batch_belongs_together(problems: Sequence[str]) -> str | None:
+    """Every field of a slot in the batch belongs to the request named there.
+
+    Why: requests move between slots when others leave, and each field moves by itself.
+    Without it: a request is pooled with its neighbour's length, parameters or token ids.
+    """
+    return "; ".join(problems) or None
+
+
+@declare("after")
+def every_request_finishes(waiting: Sequence[str], steps: int) -> str | None:
+    """A request that fits the engine finishes within a bounded number of steps.
+
+    Why: a request that is passed over for ever looks to its client like a slow one.
+    Without it: the engine idles while a request hangs.
+    """
+    return f"after {steps} steps without progress requests {', '.join(waiting)} still wait"
+
+
+@declare("after")
+def finishes_once(name: str, results: Sequence[object]) -> str | None:
+    """A request is answered exactly once.
+
+    Why: an answer ends the request for its client.
+    Without it: a client waits for ever, or gets a partial result before the final one.
+    """
+    if len(results) == 1 and results[0] is not None:
+        return None
+    told = ["nothing" if result is None else "a result" for result in results]
+    return f"request {name} was answered {len(results)} times ({', '.join(told) or 'never'}), but should be once"
+
+
+@declare("after")
+def nothing_left_behind(leftovers: Sequence[str]) -> str | None:
+    """Once a request has left, by finishing or by abort, no state of its own remains.
+
+    Why: slots, blocks and caches are reused.
+    Without it: memory leaks, and the next request in the slot begins with somebody else's rows.
+    """
+    return "; ".join(leftovers) or None
+
+
 # Between runs: what must not depend on the schedule.
 
 
@@ -645,12 +710,22 @@ def _shape(value: Any) -> str:
     return f"shape {tuple(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
 
 
-def _wrong_row(outcome: Outcome, expected: torch.Tensor, actual: torch.Tensor) -> str:
+def wrong_result(expected: Expected, actual: torch.Tensor, origin: Callable[[torch.Tensor], str]) -> str | None:
+    """What is wrong with a result that has left its step, or None."""
+    if tuple(actual.shape) != tuple(expected.shape):
+        return f"got {_shape(actual)}, but should get {_shape(expected)}"
+    if isinstance(expected, Approx):
+        wrong = expected.wrong(actual)
+        return f"got {_worst(expected, actual, wrong)}" if wrong.any() else None
+    return None if same_bits(expected, actual) else _wrong_row(origin, expected, actual)
+
+
+def _wrong_row(origin: Callable[[torch.Tensor], str], expected: torch.Tensor, actual: torch.Tensor) -> str:
     if expected.dim() == 1:
-        return f"got {outcome.origin(actual)}, but should get {outcome.origin(expected)}"
+        return f"got {origin(actual)}, but should get {origin(expected)}"
     for place, (due, got) in enumerate(zip(expected, actual, strict=True)):
         if not same_bits(due, got):
-            return f"got in row {place} {outcome.origin(got)}, but should get {outcome.origin(due)}"
+            return f"got in row {place} {origin(got)}, but should get {origin(due)}"
     raise AssertionError("no row differs")
 
 
@@ -674,6 +749,6 @@ def _origins(outcome: Outcome, actual: torch.Tensor) -> str:
     ):
         return ""
     named = [outcome.origin(row) for row in rows[:8]]
-    if all(name.startswith("no request") for name in named):
+    if not any(name.startswith(("request", "the step")) for name in named):
         return ""
     return f": its rows are {'; '.join(named)}{'; ...' if len(rows) > 8 else ''}"

@@ -23,7 +23,7 @@ STALE: Final = 252.0
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _columns(hidden_size: int, seed: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Per column: factor of the position, of the position's high part, of the request, and a shift.
 
@@ -123,7 +123,7 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     return torch.equal(data(left), data(right)) or torch.equal(bits(left), bits(right))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def weight(in_features: int, out_features: int, seed: int) -> torch.Tensor:
     """Head weights (out_features, in_features), float32: three entries of 2**-5 a row, one negative.
 

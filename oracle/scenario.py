@@ -85,8 +85,9 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What holds for every step of a scenario."""
 
-    level: Literal["method", "pooler"] = "method"
-    """`method`: pooled rows as they are. `pooler`: the whole layer, with heads and dispatch over tasks."""
+    level: Literal["method", "pooler", "engine"] = "method"
+    """`method`: pooled rows as they are. `pooler`: the whole layer, with heads and dispatch over tasks.
+    `engine`: scheduler, batch and whole layer; the scheduler makes the steps, from the scenario's traffic."""
     rows: Literal["group", "step"] = "group"
     """What a sub-pooler is handed: its group's own rows, or the step's rows with absolute indices."""
     tok_pooling_type: Literal["ALL", "STEP"] = "ALL"
@@ -112,12 +113,53 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     seed: Natural = 0
 
 
+class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """When a request comes, how urgent it is, and when its client goes."""
+
+    at: Natural = 0
+    """The engine step before which it arrives."""
+    priority: int = 0
+    """Under the priority policy, lower is served first."""
+    abort_at: Natural | None = None
+    """The engine step before which its client is gone."""
+
+
+class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What reaches an engine over time, and how the engine is set up."""
+
+    arrivals: tuple[Arrival, ...]
+    """One a request, in the order of the scenario's requests."""
+    token_budget: Positive = 16
+    """Tokens a step at most."""
+    max_num_seqs: Positive = 4
+    """Requests a step at most."""
+    num_blocks: Positive = 64
+    """KV cache blocks, one of which is the null block and serves nobody."""
+    block_size: Positive = 4
+    long_prefill_token_threshold: Natural = 0
+    """Tokens of one request a step at most; 0: no bound of its own."""
+    prefix_caching: bool = False
+    priority_policy: bool = False
+    cache_resets: tuple[Natural, ...] = ()
+    """Engine steps before which the prefix cache is reset, running requests preempted."""
+
+    @property
+    def last_event(self) -> int:
+        """The last engine step before which something reaches the engine."""
+        arrivals = self.arrivals
+        return max([0, *self.cache_resets, *(a.at for a in arrivals), *(a.abort_at or 0 for a in arrivals)])
+
+
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Requests, steps and options: the unit that is generated, run, shrunk, saved and replayed."""
+    """Requests, steps and options: the unit that is generated, run, shrunk, saved and replayed.
+
+    At level `engine` there are no steps but `traffic`, of which the engine's scheduler makes the steps.
+    """
 
     requests: tuple[Request, ...]
     steps: tuple[Step, ...]
     options: Options = Options()
+    traffic: Traffic | None = None
     version: int = VERSION
 
     def pooling_type(self, request: Request) -> PoolingType:
@@ -212,8 +254,43 @@ def problems(scenario: Scenario) -> Iterator[str]:
     """Why the scenario can't happen in an engine, each with the path of the offending field."""
     if scenario.options.malformed and scenario.options.level != "method":
         yield "malformed input is for level `method` only - at `$.options.malformed`"
+    yield from _traffic_problems(scenario)
     yield from _request_problems(scenario)
     yield from _step_problems(scenario)
+
+
+def _traffic_problems(scenario: Scenario) -> Iterator[str]:
+    traffic = scenario.traffic
+    if scenario.options.level != "engine":
+        if traffic is not None:
+            yield "traffic is for level `engine` only - at `$.traffic`"
+        return
+    if traffic is None or scenario.steps:
+        yield "an engine makes its own steps, from traffic - at `$.steps`"
+        return
+    if len(traffic.arrivals) != len(scenario.requests):
+        yield (
+            f"{len(traffic.arrivals)} arrivals for {len(scenario.requests)} requests: there must be one each "
+            "- at `$.traffic.arrivals`"
+        )
+    options = scenario.options
+    if traffic.long_prefill_token_threshold and not options.enable_chunked_prefill:
+        yield "chunked prefill is off, so no prompt may be cut - at `$.traffic.long_prefill_token_threshold`"
+    if options.seq_pooling_type != "LAST" and (traffic.prefix_caching or options.enable_chunked_prefill):
+        yield (
+            f"an engine that serves {options.seq_pooling_type} turns prefix caching and chunked prefill off "
+            "- at `$.options.seq_pooling_type`"
+        )
+    room = (traffic.num_blocks - 1) * traffic.block_size
+    for index, request in enumerate(scenario.requests):
+        at = f"$.requests[{index}].prompt_token_ids"
+        if request.prompt_len > room:
+            yield f"the KV cache has room for {room} tokens, not for a prompt of {request.prompt_len} - at `{at}`"
+        if not scenario.options.enable_chunked_prefill and request.prompt_len > traffic.token_budget:
+            yield (
+                f"chunked prefill is off, so a prompt of {request.prompt_len} tokens never fits the budget of "
+                f"{traffic.token_budget} - at `{at}`"
+            )
 
 
 def _request_problems(scenario: Scenario) -> Iterator[str]:
@@ -251,7 +328,7 @@ def _request_problems(scenario: Scenario) -> Iterator[str]:
 def embedding_width(scenario: Scenario, request: Request) -> int:
     """Width of the request's rows before `dimensions` cuts them."""
     options = scenario.options
-    if options.level == "pooler" and options.head.embedding_size is not None:
+    if options.level != "method" and options.head.embedding_size is not None:
         return options.head.embedding_size
     if options.tok_pooling_type == "STEP" and request.is_token_task and request.returned_token_ids:
         return len(request.returned_token_ids)

@@ -24,7 +24,7 @@ from fuzz.cli import main
 from fuzz.exhaustive import Scope
 from fuzz.ladder import ladders
 from fuzz.mix import for_subjects
-from fuzz.runner import run
+from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.builtin import BUILTIN

@@ -17,7 +17,7 @@ from fuzz.campaign import scenarios
 from fuzz.draws import SeededDraw
 from fuzz.generator import generate
 from fuzz.mix import for_subjects
-from fuzz.runner import run
+from fuzz.start import run
 from fuzz.verdict import Judgement
 from fuzz.world import supports
 from impl.builtin import BUILTIN

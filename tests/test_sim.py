@@ -17,7 +17,7 @@ from device.record import Record, recording
 from device.stream import STREAM, RewrittenSourceError, late_copies
 from fuzz.campaign import scenarios
 from fuzz.mix import for_subjects
-from fuzz.runner import run
+from fuzz.start import run
 from fuzz.world import supports
 from impl.builtin import BUILTIN
 

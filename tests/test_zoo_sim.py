@@ -6,7 +6,7 @@ import torch
 from device.named import named
 from fuzz.draws import SeededDraw
 from fuzz.generator import generate
-from fuzz.runner import run
+from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from tests.zoo_sim import MEMBERS, RIGHT, Member
 

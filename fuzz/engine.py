@@ -1,0 +1,211 @@
+"""Drives an engine through a scenario's traffic, and judges what it does for every request.
+
+No clock, threads or randomness: the same traffic gives the same trace. The harness stands where the
+model would, sees each call of the pooler, and so pins a fault to the layer that caused it.
+"""
+
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from fuzz.runner import Fallen, raised
+from fuzz.verdict import Judgement, Verdict
+from fuzz.world import World, params_given, params_of
+from impl.config import Subject, SubjectError
+from impl.engine import Engine, EngineConfig, EngineRequest, EngineStep, Span
+from oracle import contracts
+from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, first_broken
+from oracle.rows import STALE
+from oracle.scenario import Traffic
+
+PATIENCE: Final = 4
+"""Steps without a scheduled token, nobody still to come, after which an engine is taken to be stuck."""
+
+
+class EngineRun:
+    """An engine in the middle of a scenario; also what it observes through (`impl.engine.Observer`)."""
+
+    def __init__(self, world: World, subject: Subject) -> None:
+        traffic = world.scenario.traffic
+        if traffic is None or subject.build_engine is None:
+            raise SubjectError(f"{subject.name} is no engine, or the scenario has no traffic")
+        self.world = world
+        self.subject = subject
+        self.traffic: Traffic = traffic
+        self.comparisons = 0
+        self.trace: list[EngineStep] = []
+        self._spans: Sequence[Span] = ()
+        self._results: dict[str, list[torch.Tensor | None]] = {}
+        self._gone: set[str] = set()
+        self._pristine_params = {name: params_of(request, subject) for name, request in world.requests.items()}
+        self._given: tuple[Call, torch.Tensor] | None = None
+        options = world.scenario.options
+        self._buffer = torch.full(
+            (traffic.token_budget, options.hidden_size), STALE, dtype=world.universe.dtype, device=world.device
+        )
+        try:
+            self.engine: Engine = subject.build_engine(world.config(), _engine_config(traffic), self)
+        except Exception as error:
+            raise SubjectError(
+                f"{subject.name} could not make an engine for {traffic}: {type(error).__name__}: {error}"
+            ) from error
+
+    def all_steps(self) -> Judgement:
+        """Take steps until every request has left, or one falls."""
+        try:
+            self._run()
+            return Judgement(Verdict.HOLDS, self.comparisons)
+        except Fallen as fallen:
+            return fallen.judgement(self.comparisons, len(self.trace))
+        except Exception:
+            return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), len(self.trace))
+
+    def _run(self) -> None:
+        last_event = self.traffic.last_event
+        tokens = sum(request.prompt_len for request in self.world.scenario.requests)
+        # Each request may be preempted by each other, and computed anew token by token; beyond that it is stuck.
+        max_steps = last_event + PATIENCE + tokens * (2 + len(self.world.requests))
+        idle = 0
+        for number in range(max_steps):
+            self._deliver(number)
+            step = self._step()
+            self._settle(step)
+            idle = 0 if step.spans else idle + 1
+            if number >= last_event:
+                waiting = self.engine.unfinished()
+                if not waiting and not step.spans:
+                    break
+                if idle >= PATIENCE:
+                    self._fall_if(contracts.every_request_finishes(waiting, idle), "every-request-finishes")
+        else:
+            self._fall_if(
+                contracts.every_request_finishes(self.engine.unfinished(), max_steps), "every-request-finishes"
+            )
+        self._check_end()
+
+    def _deliver(self, number: int) -> None:
+        """Whatever reaches the engine before this step."""
+        if number in self.traffic.cache_resets:
+            self._guarded(self.engine.reset_prefix_cache)
+        for request, arrival in zip(self.world.scenario.requests, self.traffic.arrivals, strict=True):
+            if arrival.at == number:
+                wanted = EngineRequest(request.name, request.prompt_token_ids, params_given(request), arrival.priority)
+                self._guarded(lambda wanted=wanted: self.engine.add(wanted))
+            if arrival.abort_at == number and arrival.at <= number and request.name not in self._results:
+                self._gone.add(request.name)
+                self._guarded(lambda name=request.name: self.engine.abort(name))
+
+    def _step(self) -> EngineStep:
+        step: EngineStep = self._guarded(self.engine.step)
+        self.trace.append(step)
+        self._fall_if(contracts.batch_belongs_together(step.slot_problems), "batch-belongs-together")
+        return step
+
+    def _guarded(self, call: Any) -> Any:
+        """Call into the engine; what it raises is a finding, what we raise within it is not."""
+        try:
+            return call()
+        except Fallen:
+            raise
+        except Exception as error:
+            raise raised(error, may_reject=False) from error
+
+    def forward(self, spans: Sequence[Span]) -> torch.Tensor:
+        """See `impl.engine.Observer.forward`."""
+        self._spans = spans
+        rows = torch.cat([self.world.universe.of(span.name, span.start, span.count) for span in spans])
+        self._buffer.fill_(STALE)
+        self._buffer[: rows.shape[0]] = rows
+        return self._buffer[: rows.shape[0]]
+
+    def before_pooling(self, hidden_states: torch.Tensor, metadata: Any) -> None:
+        """See `impl.engine.Observer.before_pooling`."""
+        names = [span.name for span in self._spans]
+        call = Call(hidden_states, metadata, names, [span.start for span in self._spans])
+        broken = first_broken(BEFORE, call)
+        if broken:
+            raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
+        for span, prompt_len, params in zip(self._spans, call.prompt_lens, metadata.pooling_params, strict=True):
+            due = self._pristine_params[span.name]
+            request = self.world.requests[span.name]
+            problem = None
+            if prompt_len != request.prompt_len:
+                problem = f"request {span.name} has prompt length {prompt_len}, but should have {request.prompt_len}"
+            elif (params.task, params.dimensions, params.use_activation) != (
+                due.task,
+                due.dimensions,
+                due.use_activation,
+            ):
+                problem = f"request {span.name} has pooling params {params}, but should have {due}"
+            self._fall_if(contracts.batch_belongs_together([problem] if problem else []), "batch-belongs-together")
+        self._given = call, hidden_states.clone()
+
+    def after_pooling(self, hidden_states: torch.Tensor, metadata: Any, outputs: Any) -> None:
+        """See `impl.engine.Observer.after_pooling`."""
+        if self._given is None:
+            raise Fallen(Verdict.UNKNOWN, "", "the pooler returned without having been called")
+        call, given = self._given
+        finished = [seq == prompt for seq, prompt in zip(call.seq_lens, call.prompt_lens, strict=True)]
+        outcome = Outcome(
+            call=call,
+            outputs=outputs,
+            expected=[self._due(name, done) for name, done in zip(call.names, finished, strict=True)],
+            hidden_states_before=given,
+            cursor_before=call.cursor,
+            params_before=metadata.pooling_params,
+            kept_rows=call.prompt_lens,
+            must_own_outputs=self.world.scenario.options.async_scheduling,
+            origin=self.world.universe.origin,
+            finished=finished,
+        )
+        broken = first_broken(AFTER, outcome)
+        if broken:
+            raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
+        self.comparisons += len(call.names)
+
+    def _due(self, name: str, finished: bool) -> Any:
+        if finished:
+            return self.world.expected(name)
+        return None if self.world.requests[name].is_token_task else ANYTHING
+
+    def _settle(self, step: EngineStep) -> None:
+        """Copy what was handed out, as an engine does on its way to the client before the next step."""
+        for name, outputs in step.outputs.items():
+            if name not in self._gone:
+                copies = [None if output is None else output.clone() for output in outputs]
+                self._results.setdefault(name, []).extend(copies)
+
+    def _check_end(self) -> None:
+        """Everybody has left: each with one result, the right one, and nothing is left behind."""
+        for name in self.world.requests:
+            if name in self._gone:
+                continue
+            results = self._results.get(name, [])
+            self._fall_if(contracts.finishes_once(name, results), "finishes-once")
+            result = results[0]
+            message = result is not None and contracts.wrong_result(
+                self.world.expected(name), result, self.world.universe.origin
+            )
+            if message:
+                raise Fallen(Verdict.VIOLATES, "values", f"request {name} {message}, after the engine handed it out")
+            self.comparisons += 1
+        self._fall_if(contracts.nothing_left_behind(self.engine.leftovers()), "nothing-left-behind")
+
+    @staticmethod
+    def _fall_if(message: str | None, contract: str) -> None:
+        if message is not None:
+            raise Fallen(Verdict.VIOLATES, contract, message)
+
+
+def _engine_config(traffic: Traffic) -> EngineConfig:
+    return EngineConfig(
+        traffic.token_budget,
+        traffic.max_num_seqs,
+        traffic.num_blocks,
+        traffic.block_size,
+        traffic.long_prefill_token_threshold,
+        traffic.prefix_caching,
+        traffic.priority_policy,
+    )

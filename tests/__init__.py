@@ -1,0 +1,1 @@
+"""Who tests the tester."""

@@ -1,0 +1,1 @@
+"""Benchmarks: `pytest --benchmark` runs them, and only them."""

@@ -1,0 +1,125 @@
+"""Engines are judged for every request, whatever happened to it, and a fault is pinned to its layer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from fuzz.campaign import Budget, fuzz
+from fuzz.engine import EngineRun
+from fuzz.mix import for_subjects
+from fuzz.start import start
+from fuzz.world import World
+from impl.engine import EngineRequest, EngineStep, Span
+from oracle.scenario import Arrival, Options, Request, Scenario, Traffic, problems
+from tests.fake_engine import FakeEngine, engine_subject
+
+CPU = torch.device("cpu")
+
+
+def test_a_right_engine_holds() -> None:
+    report = fuzz([engine_subject()], Budget(max_scenarios=250), seed=1, device=CPU)
+    assert report.verdict == "holds", report
+    assert report.mix["traffic"] == 250
+
+
+class KeepsStateOverPreemption(FakeEngine):
+    """vllm#55192: the runner restarts a request but not its pooling state."""
+
+    def restart(self, name: str) -> None:
+        self.computed[name] = 0
+
+
+class Starves(FakeEngine):
+    """Passes a request over once another has come."""
+
+    def add(self, request: EngineRequest) -> None:
+        if self.requests:
+            self.requests[request.name] = request
+        else:
+            super().add(request)
+
+
+class AnswersTwice(FakeEngine):
+    def answers(self, spans: Sequence[Span], outputs: Any) -> Mapping[str, Sequence[torch.Tensor | None]]:
+        return {name: [*results, *results] for name, results in super().answers(spans, outputs).items()}
+
+
+class NeverAnswersSingleTokens(FakeEngine):
+    def answers(self, spans: Sequence[Span], outputs: Any) -> Mapping[str, Sequence[torch.Tensor | None]]:
+        return {name: rows for name, rows in super().answers(spans, outputs).items() if not name.startswith("b")}
+
+
+class AnswersWithTheNeighboursRows(FakeEngine):
+    def answers(self, spans: Sequence[Span], outputs: Any) -> Mapping[str, Sequence[torch.Tensor | None]]:
+        return super().answers(spans, outputs[::-1])
+
+
+class LeavesStatesOfTheAborted(FakeEngine):
+    def abort(self, name: str) -> None:
+        state = self.states.get(name)
+        super().abort(name)
+        if state is not None:
+            self.states[name] = state
+
+
+class MixesSlots(FakeEngine):
+    def step(self) -> EngineStep:
+        done = super().step()
+        problems = ("slot 0 of request a has prompt length 9",) if len(done.spans) > 1 else ()
+        return EngineStep(done.spans, done.preempted, (), problems, done.outputs)
+
+
+class PoolsWithTheNeighboursParams(FakeEngine):
+    def pool(self, spans: Sequence[Span]) -> Any:
+        for span in spans[1:]:
+            self.requests[span.name] = EngineRequest(
+                span.name, self.requests[span.name].prompt_token_ids, self.requests[spans[0].name].params, 0
+            )
+        return super().pool(spans)
+
+
+class Raises(FakeEngine):
+    def reset_prefix_cache(self) -> None:
+        raise KeyError("block 7")
+
+
+@pytest.mark.parametrize(
+    ("engine", "contract"),
+    [
+        (KeepsStateOverPreemption, "state-is-fresh-at-the-start"),
+        (Starves, "every-request-finishes"),
+        (AnswersTwice, "finishes-once"),
+        (NeverAnswersSingleTokens, "finishes-once"),
+        (AnswersWithTheNeighboursRows, "values"),
+        (LeavesStatesOfTheAborted, "nothing-left-behind"),
+        (MixesSlots, "batch-belongs-together"),
+        (PoolsWithTheNeighboursParams, "batch-belongs-together"),
+        (Raises, "accepts-valid-input"),
+    ],
+)
+def test_a_faulty_engine_is_caught_pinned_and_shrunk(engine: type[FakeEngine], contract: str) -> None:
+    report = fuzz([engine_subject(engine)], Budget(max_scenarios=400), seed=2, device=CPU)
+    finding = next(found for found in report.findings if found.contract == contract)
+    assert len(finding.scenario.requests) <= 2
+    assert list(problems(finding.scenario)) == []
+
+
+def test_the_same_traffic_gives_the_same_trace() -> None:
+    traffic = Traffic((Arrival(), Arrival(1)), token_budget=4, num_blocks=4, long_prefill_token_threshold=3)
+    requests = (Request("a", "token_embed", (1,) * 7), Request("b", "embed", (1,) * 5))
+    scenario = Scenario(requests, (), Options(level="engine"), traffic)
+    traces = []
+    for _ in range(2):
+        run = start(World(scenario, CPU), engine_subject())
+        assert isinstance(run, EngineRun)
+        assert run.all_steps().verdict.value == "holds"
+        traces.append([(step.spans, step.preempted) for step in run.trace])
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 3
+
+
+def test_the_mix_of_engines_is_theirs() -> None:
+    mix = for_subjects([engine_subject()])
+    assert mix.levels == ("engine",)
