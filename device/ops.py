@@ -56,6 +56,22 @@ FACTORIES: Final = (
 """What makes tensors on the device out of nothing."""
 
 
+class UnknownOperatorError(NotImplementedError):
+    """An operator of which it can't be said what it costs."""
+
+    def __init__(self, operator: object) -> None:
+        super().__init__(
+            f"the simulated device doesn't know {operator}; what it launches and whether the host waits for it "
+            "belongs into `device/ops.py`"
+        )
+
+
+def is_our_limit(error: Exception) -> bool:
+    """Whether an error says that the simulated device falls short, not that the code on it is wrong."""
+    told = (f"from the '{NAME}' backend", f"support for {NAME} devices")
+    return isinstance(error, UnknownOperatorError) or any(part in str(error) for part in told)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What an operator does on a device."""
@@ -73,7 +89,7 @@ class Plan:
 def plan(operator: Any) -> Plan | None:
     """What an operator does on a device; None for one that is not in the tables."""
     name = base_name(operator)
-    composite = operator._can_decompose()
+    composite = operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     launches = name in _KERNELS or f"{name}.{operator._overloadname}" in _KERNELS
     waits_for = "" if composite else _READS.get(name, "")
     is_view = operator.is_view and not composite

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from device import record
-from device.ops import NAME, Plan, base_name, plan
+from device.ops import NAME, Plan, UnknownOperatorError, base_name, plan
 from device.pinned import is_pinned
 from device.record import note
 from device.stream import STREAM
@@ -122,7 +122,7 @@ class SimTensor(torch.Tensor):
     def __setitem__(self, index: Any, value: Any) -> None:
         fills = not isinstance(value, torch.Tensor) or value.numel() == 1
         parts = _key(index, fills)
-        value = _stored(value)
+        value = _stored(value, by_index=any(isinstance(part, torch.Tensor) for part in parts))
         STREAM.launch(operator.setitem, self.backing, parts, value, writes=(self.backing,))
         count_kernel(self)
 
@@ -131,17 +131,14 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator that has device tensors among its arguments.
 
     Raises:
-        NotImplementedError: the operator is not known, so it can't be said what it costs.
+        UnknownOperatorError: it can't be said what the operator costs.
         RuntimeError: tensors of several devices that CUDA would not take together either.
     """
     known = plan(func)
     if known is None:
         result = func.decompose(*args, **kwargs)
         if result is NotImplemented:
-            raise NotImplementedError(
-                f"the simulated device doesn't know {func}; what it launches and whether the host waits for it "
-                "belongs into `device/ops.py`"
-            )
+            raise UnknownOperatorError(func)
         return result
     if known.waits_for and kwargs.get("output_size") is None:
         note("read", known.waits_for, _COUNT_BYTES, waits=True)
@@ -155,8 +152,10 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         host_kwargs["device"] = None if stays else kwargs["device"]
     if known.writes:
         written = [args[at] if isinstance(at, int) else kwargs[at] for at in known.writes]
-        STREAM.launch(func, *host_args, writes=[tensor.backing for tensor in written], **host_kwargs)
+        STREAM.launch(func, *host_args, writes=[_own(tensor, func).backing for tensor in written], **host_kwargs)
         count_kernel(*on_device)
+        if any(tensor.shape != tensor.backing.shape for tensor in written):
+            raise UnknownOperatorError(f"{func} with an output that it must resize")
         return written[0] if len(written) == 1 else tuple(written)
     result = STREAM.launch(func, *host_args, **host_kwargs) if known.launches else func(*host_args, **host_kwargs)
     if not stays:
@@ -177,6 +176,13 @@ def _host(value: Any, func: Any, known: Plan, on_device: list[SimTensor]) -> Any
     if isinstance(value, (list, tuple)):
         return [_host(item, func, known, on_device) for item in value]
     return value
+
+
+def _own(tensor: torch.Tensor, func: Any) -> SimTensor:
+    """A tensor that must lie on the device."""
+    if not isinstance(tensor, SimTensor):
+        raise _mixed(func, tensor)
+    return tensor
 
 
 def _mixed(func: Any, stranger: torch.Tensor) -> RuntimeError:
@@ -298,11 +304,13 @@ def _as_index(part: Any) -> torch.Tensor:
     return index if index.numel() else index.long()
 
 
-def _stored(value: Any) -> Any:
-    """A value to be stored, as the host's tensor takes it."""
+def _stored(value: Any, by_index: bool) -> Any:
+    """A value to be stored, as the host's tensor takes it; a slice takes values of the host, an index doesn't."""
     if isinstance(value, SimTensor):
         return value.backing
     if isinstance(value, torch.Tensor):
+        if value.dim() and by_index:
+            raise _mixed(_aten.index_put_.default, value)
         if value.dim():
             note("upload", "copy to the device", value.nbytes, waits=True)
             STREAM.land()
@@ -321,14 +329,13 @@ def _index(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.
 def _index_put_(
     self: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    if not isinstance(self, SimTensor):
-        raise _mixed(_aten.index_put_.default, self)
+    own = _own(self, _aten.index_put_.default)
     fills = values.numel() == 1 and not accumulate
     parts = [None if part is None else _index_part(part, fills) for part in indices]
-    put = _aten.index_put_.default
-    STREAM.launch(put, self.backing, parts, _stored(values), accumulate, writes=(self.backing,))
-    count_kernel(self)
-    return self
+    stored = _stored(values, by_index=True)
+    STREAM.launch(_aten.index_put_.default, own.backing, parts, stored, accumulate, writes=(own.backing,))
+    count_kernel(own)
+    return own
 
 
 _SPECIAL: Final[dict[Any, Callable[..., Any]]] = {

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from device.backend import NoDeviceError
 from device.record import Record
 from fuzz.ladder import Ladder, ladders
 from fuzz.runner import Run
@@ -53,7 +54,10 @@ def measure(subjects: Sequence[Subject], device: torch.device) -> list[Row]:
 
     Raises:
         SubjectError: a subject can't be made as it says, or serves no kind of step that is measured here.
+        NoDeviceError: on a CPU there is nothing to measure.
     """
+    if device.type == "cpu":
+        raise NoDeviceError("on a CPU there is nothing to audit; leave --device out, or say --device sim")
     rows: list[Row] = []
     with torch.inference_mode():
         for subject in subjects:

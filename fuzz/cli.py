@@ -161,14 +161,14 @@ def replay(file: Path, specs: tuple[str, ...], device_name: str, sync_budget: in
 def audit(specs: tuple[str, ...], compare: tuple[str, ...], device_name: str, as_json: bool) -> NoReturn:
     """Say what a step costs the device: reads, uploads, waits, kernels and bytes, and what each request adds.
 
-    Without a device at hand it runs on the simulated one.
+    Where there is no CUDA it is the simulated device.
     """
     with _Session(as_json) as session:
         from fuzz.audit import measure
         from fuzz.audit_table import failed, show
 
         device = session.device(device_name)
-        if device.type == "cpu":
+        if device.type == "cpu" and device_name == "auto":
             device = session.device("sim")
         rows = measure(session.subjects((*specs, *(compare or ()))), device)
         show(rows, str(device), as_json)
@@ -237,11 +237,14 @@ class _Session:
         """The device of that name; a replay is told to use the same, and the same budget.
 
         Raises:
-            NoDeviceError: there is none here.
+            NoDeviceError: there is none here, or none on which a budget can be held.
         """
+        from device.backend import NoDeviceError
         from device.named import named
 
         device = named(name)
+        if device.type == "cpu" and sync_budget is not None:
+            raise NoDeviceError("on a CPU nothing waits, so no sync budget can be held; run with --device sim")
         self.terminal.replay_options = f" --device {device.type}" if device.type != "cpu" else ""
         if sync_budget is not None:
             self.terminal.replay_options += f" --sync-budget {sync_budget}"

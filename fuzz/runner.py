@@ -18,6 +18,7 @@ import torch
 from device.audit import audit
 from device.bindings import bindings
 from device.memory import data
+from device.ops import is_our_limit
 from device.record import is_subjects
 from device.stream import STREAM, RewrittenSourceError, late_copies
 from fuzz.verdict import Judgement, Verdict
@@ -158,7 +159,7 @@ class Run:
         counts_np = np.array(counts, dtype=self.options.index_dtype)
         query_start_loc = None
         if self.options.query_start_loc:
-            query_start_loc = self._host_ints([0, *accumulate(counts)]).to(world.device)
+            query_start_loc = self._host_ints([0, *accumulate(counts)]).to(world.device, non_blocking=True)
         seq_lens = self._host_ints([self.computed[name] for name in names])
         metadata.build_pooling_cursor(counts_np, seq_lens, world.device, query_start_loc)
         if self.options.rewrites_counts:
@@ -264,6 +265,8 @@ class Run:
             with bindings(self.world.device), audit(self.world.device, self.profiles) as record:
                 outputs = call.pool(call.hidden_states, call.metadata)
         except Exception as error:
+            if is_our_limit(error):
+                raise
             raise raised(error, call.may_reject) from error
         self.waits.keep(record, call.names, self.computed, computed_before)
         finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]

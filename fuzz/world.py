@@ -48,7 +48,8 @@ class World:
         if not self.needs_token_ids:
             return None, None
         places = [self._place[name] for name in names]
-        return self._token_ids_on_device[places], self._token_ids[places]
+        index = torch.tensor(places, dtype=torch.int64)
+        return self._token_ids_on_device[index.to(self.device, non_blocking=True)], self._token_ids[index]
 
     def config(self, pooling_type: str = "ALL") -> PoolerConfig:
         """What the subject's factory is called with."""

@@ -246,6 +246,13 @@ def test_audit_takes_a_file_and_says_when_its_figures_mean_nothing(tmp_path: Pat
     assert "one-output-per-request" in result.output
 
 
+@pytest.mark.parametrize("arguments", [("audit",), ("fuzz", "--sync-budget", "0")])
+def test_a_cpu_is_no_place_for_it(arguments: tuple[str, ...]) -> None:
+    result = invoke(*arguments, "--subject", "hostsplit", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "on a CPU" in result.output
+
+
 @pytest.mark.parametrize(("name", "exit_code"), [("sliced", 1), ("grouped", 1), ("hostsplit", 0)])
 def test_fuzz_holds_to_a_budget(name: str, exit_code: int, tmp_path: Path) -> None:
     shared = ["--device", "sim", "--sync-budget", "0"]

@@ -13,13 +13,17 @@ from torch.nn import functional
 from device.bindings import bindings
 from device.memory import address, data, retained_bytes
 from device.named import named
+from device.ops import UnknownOperatorError
 from device.record import Record, recording
 from device.stream import STREAM, RewrittenSourceError, late_copies
 from fuzz.campaign import scenarios
 from fuzz.mix import for_subjects
 from fuzz.start import run
+from fuzz.verdict import Verdict
 from fuzz.world import supports
 from impl.builtin import BUILTIN
+from impl.config import Subject
+from oracle.scenario import Request, Scenario, Step
 
 SIM = named("sim")
 TO_SIM: dict[str, Any] = {"device": SIM, "non_blocking": True}
@@ -136,6 +140,8 @@ MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "index_select": lambda host, sim: sim.index_select(0, torch.tensor([0])),
     "index_add_": lambda host, sim: sim.index_add_(0, torch.tensor([0]), sim[:1]),
     "linear": lambda host, sim: functional.linear(sim, host),
+    "scalar of the host in place": lambda host, sim: host[0, 0].add_(sim[0, 0]),
+    "set places to host values": lambda host, sim: sim.__setitem__(indices(0), host[:1]),
     "mask of the device on the host": lambda host, sim: host[sim > 3],
     "places of the device on the host": lambda host, sim: host[indices(0)],
 }
@@ -155,8 +161,23 @@ def test_a_scalar_of_the_host_goes_along_and_is_counted() -> None:
 
 
 def test_an_unknown_operator_is_named() -> None:
-    with pytest.raises(NotImplementedError, match=r"aten\.linalg_qr"):
+    with pytest.raises(UnknownOperatorError, match=r"aten\.linalg_qr"):
         torch.linalg.qr(rows().to(SIM))
+
+
+def test_an_output_that_must_grow_is_refused() -> None:
+    with pytest.raises(UnknownOperatorError, match="resize"):
+        torch.add(rows().to(SIM), 1, out=torch.empty(0, device=SIM))
+
+
+def test_what_the_device_lacks_is_not_held_against_the_subject() -> None:
+    subject = Subject(
+        "mine", lambda config, _: lambda hidden_states, _: torch.linalg.qr(hidden_states), frozenset({"ALL"})
+    )
+    scenario = Scenario((Request("a", "token_embed", (1,)),), (Step((("a", 1),)),))
+    judgement = run(scenario, subject, SIM)
+    assert judgement.verdict is Verdict.UNKNOWN
+    assert "aten.linalg_qr" in judgement.message
 
 
 def test_views_share_memory_and_copies_do_not() -> None:
