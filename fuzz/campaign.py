@@ -21,7 +21,7 @@ from fuzz.findings import Finding, Findings, from_failure
 from fuzz.generator import generate
 from fuzz.mix import Mix, for_subjects, swarm
 from fuzz.runner import Run
-from fuzz.start import start
+from fuzz.start import runs_on, start
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, supports
 from impl.config import Subject, SubjectError
@@ -130,7 +130,7 @@ class Campaign:
     def judge(self, scenario: Scenario) -> list[Judgement]:
         """Run a scenario on each subject that serves it."""
         subjects = [subject for subject in self.subjects if supports(subject, scenario)]
-        if not subjects:
+        if not subjects or not runs_on(scenario, self.device):
             return []
         world = World(scenario, self.device)
         judgements = []

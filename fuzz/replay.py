@@ -7,6 +7,7 @@ import torch
 
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started
 from fuzz.findings import read
+from fuzz.start import runs_on
 from fuzz.world import supports
 from impl.config import SubjectError
 from impl.loading import load
@@ -37,6 +38,8 @@ def replay(
                 f"{subject.name} doesn't serve this scenario: it asks for level {scenario.options.level}, rows "
                 f"{scenario.options.rows} and {', '.join(sorted({*map(scenario.pooling_type, scenario.requests)}))}"
             )
+    if not runs_on(scenario, device):
+        raise SubjectError(f"{file} is for an engine, which makes its own tensors: replay it with --device cpu or cuda")
     with torch.inference_mode():
         campaign.judge(scenario)
     report = campaign.finish()

@@ -11,17 +11,20 @@ from impl.config import Subject, SubjectError
 from oracle.scenario import Scenario
 
 
+def runs_on(scenario: Scenario, device: torch.device) -> bool:
+    """Whether the device can be had for the scenario: an engine makes its own tensors, not simulated ones."""
+    return scenario.options.level != "engine" or device.type != SIMULATED
+
+
 def start(world: World, subject: Subject) -> Run | EngineRun:
     """Begin the world's scenario on a subject.
 
     Raises:
         SubjectError: an engine can't be made, or not on this device.
     """
-    if world.scenario.options.level != "engine":
-        return Run(world, subject)
-    if world.device.type == SIMULATED:
+    if not runs_on(world.scenario, world.device):
         raise SubjectError(f"{subject.name} makes its own tensors as an engine; run it with --device cpu or cuda")
-    return EngineRun(world, subject)
+    return EngineRun(world, subject) if world.scenario.options.level == "engine" else Run(world, subject)
 
 
 def run(scenario: Scenario, subject: Subject, device: torch.device) -> Judgement:

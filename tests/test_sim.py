@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -22,8 +23,8 @@ from fuzz.start import run
 from fuzz.verdict import Verdict
 from fuzz.world import supports
 from impl.builtin import BUILTIN
-from impl.config import Subject
-from oracle.scenario import Request, Scenario, Step
+from impl.config import Subject, SubjectError
+from oracle.scenario import Arrival, Options, Request, Scenario, Step, Traffic
 
 SIM = named("sim")
 TO_SIM: dict[str, Any] = {"device": SIM, "non_blocking": True}
@@ -178,6 +179,15 @@ def test_what_the_device_lacks_is_not_held_against_the_subject() -> None:
     judgement = run(scenario, subject, SIM)
     assert judgement.verdict is Verdict.UNKNOWN
     assert "aten.linalg_qr" in judgement.message
+
+
+def test_engines_do_not_run_on_it() -> None:
+    scenario = Scenario((Request("a", "token_embed", (1,)),), (), Options(level="engine"), Traffic((Arrival(),)))
+    with pytest.raises(SubjectError, match="makes its own tensors"):
+        run(scenario, BUILTIN["hostsplit"], SIM)
+    assert for_subjects([replace(BUILTIN["hostsplit"], levels=("method", "engine"))], simulated=True).levels == (
+        "method",
+    )
 
 
 def test_views_share_memory_and_copies_do_not() -> None:
