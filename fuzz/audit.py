@@ -16,7 +16,7 @@ from device.record import Record
 from fuzz.ladder import Ladder, ladders
 from fuzz.runner import Run
 from fuzz.verdict import Verdict
-from fuzz.world import World
+from fuzz.world import World, supports
 from impl.config import Subject, SubjectError, SyncBudget
 from oracle.contracts import LADDER
 
@@ -61,7 +61,7 @@ def measure(subjects: Sequence[Subject], device: torch.device) -> list[Row]:
     rows: list[Row] = []
     with torch.inference_mode():
         for subject in subjects:
-            kinds = list(ladders(subject))
+            kinds = [ladder for ladder in ladders(subject) if supports(subject, ladder.scenario)]
             if not kinds:
                 raise SubjectError(f"{subject.name} serves neither single methods nor whole poolers: nothing to audit")
             rows += [row for ladder in kinds for row in _climb(subject, ladder, device)]

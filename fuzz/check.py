@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import torch
 
 from device.named import named
@@ -62,7 +63,7 @@ def check_one(subject: Subject, device: torch.device, directory: Path | None, li
 
 def _check(campaign: Campaign, subject: Subject) -> None:
     for scenario in regressions():
-        campaign.judge(scenario)
+        campaign.judge(as_called(subject, scenario))
     if campaign.device.type != "cpu":
         for ladder in ladders(subject):
             campaign.judge(ladder.scenario)
@@ -72,9 +73,8 @@ def _check(campaign: Campaign, subject: Subject) -> None:
     for mix in small_scopes(subject):
         counted = 0
         for scenario in exhaust(partial(generate, mix=mix)):
-            campaign.judge(scenario)
+            counted += bool(campaign.judge(scenario))
             campaign.tell("small scopes")
-            counted += 1
         what = " and ".join(mix.pooling_types)
         campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
     mix = for_subjects([subject], campaign.device.type == SIMULATED)
@@ -94,10 +94,11 @@ def _walk(campaign: Campaign, subject: Subject) -> None:
         campaign.report.scenarios += 1
         campaign.tell(f"ALL, {coverage.transitions:,} transitions")
 
-    coverage = walk(subject, Options(tok_pooling_type="ALL"), SCOPE, campaign.device, failed, tell)
+    coverage = walk(subject, _all_options(subject), SCOPE, campaign.device, failed, tell)
     campaign.report.comparisons += coverage.comparisons
+    every = "every" if _chunks(subject) else "every unchunked"
     note = (
-        f"{subject.name}: ALL, every schedule of up to {SCOPE.max_requests} requests with up to "
+        f"{subject.name}: ALL, {every} schedule of up to {SCOPE.max_requests} requests with up to "
         f"{SCOPE.max_tokens} tokens: {coverage.schedules:,} schedules with batch order, covered as "
         f"{coverage.states:,} states and {coverage.transitions:,} transitions"
     )
@@ -113,7 +114,7 @@ def _sample_paths(campaign: Campaign, subject: Subject) -> None:
     clean = not campaign.report.findings
     draw = SeededDraw(FIXED_SEED)
     for _ in range(SAMPLED_PATHS):
-        scenario = path(draw, SCOPE)
+        scenario = path(draw, SCOPE, _all_options(subject))
         judgements = campaign.judge(scenario)
         for judgement in judgements:
             if clean and judgement.verdict.is_finding:
@@ -127,32 +128,42 @@ def _sample_paths(campaign: Campaign, subject: Subject) -> None:
     campaign.report.notes.append(f"{subject.name}: ALL, {SAMPLED_PATHS} whole paths of that scope as a sample")
 
 
-def path(draw: Draw, scope: Scope) -> Scenario:
+def _chunks(subject: Subject) -> bool:
+    return "chunked-token-tasks" not in subject.lacks
+
+
+def _all_options(subject: Subject) -> Options:
+    return Options(tok_pooling_type="ALL", enable_chunked_prefill=_chunks(subject))
+
+
+def path(draw: Draw, scope: Scope, options: Options) -> Scenario:
     """A random batch of the scope on a random schedule, from start to end."""
     lengths = draw.choice(list(scope.lengths()))
     requests = tuple(Request(chr(97 + place), "token_embed", (1,) * n) for place, n in enumerate(lengths))
     left = {request.name: request.prompt_len for request in requests}
     steps: list[Step] = []
     while any(left.values()):
-        steps.append(draw.choice(list(steps_from(left))))
+        steps.append(draw.choice(list(steps_from(left, options.enable_chunked_prefill))))
         for name, count in steps[-1].scheduled:
             left[name] -= count
-    return Scenario(requests, tuple(steps), Options())
+    return Scenario(requests, tuple(steps), options)
 
 
 def small_scopes(subject: Subject) -> Iterator[Mix]:
     """Mixes small enough to be exhausted, for what the subject supports besides ALL."""
     if "method" not in subject.levels:
         return
+    unchunked = 0 if _chunks(subject) else 1
     for pooling_type in ("CLS", "LAST", "MEAN"):
         if pooling_type in subject.supports:
             yield replace(ALL_SMALL, pooling_types=(pooling_type,), rows=subject.rows[:1])
     if "STEP" in subject.supports:
         # Which tokens are tagged multiplies the schedules, so two requests get one token each.
-        yield replace(ALL_SMALL, pooling_types=("STEP",), max_requests=1, max_tokens=3, rows=subject.rows[:1])
-        yield replace(ALL_SMALL, pooling_types=("STEP",), max_tokens=1, rows=subject.rows[:1])
+        step = replace(ALL_SMALL, pooling_types=("STEP",), rows=subject.rows[:1], p_unchunked=unchunked)
+        yield replace(step, max_requests=1, max_tokens=3)
+        yield replace(step, max_tokens=1)
     if {"ALL", "LAST"} <= subject.supports:
-        yield replace(MIXED_SMALL, rows=subject.rows)
+        yield replace(MIXED_SMALL, rows=subject.rows, p_unchunked=unchunked)
 
 
 def regressions() -> Iterator[Scenario]:
@@ -160,6 +171,14 @@ def regressions() -> Iterator[Scenario]:
     for entry in sorted(files("fuzz").joinpath("regressions").iterdir(), key=lambda item: item.name):
         if entry.name.endswith(".json"):
             yield read(Path(str(entry)))[0]
+
+
+def as_called(subject: Subject, scenario: Scenario) -> Scenario:
+    """The scenario in a calling convention that the subject takes."""
+    if scenario.options.rows in subject.rows:
+        return scenario
+    options = msgspec.structs.replace(scenario.options, rows=subject.rows[0])
+    return msgspec.structs.replace(scenario, options=options)
 
 
 def check(

@@ -97,7 +97,8 @@ def _walk_batch(
     pending = [start]
     while pending:
         node = nodes[pending.pop()]
-        for step in steps_from({name: lengths[name] - node.computed[name] for name in lengths}):
+        left = {name: lengths[name] - node.computed[name] for name in lengths}
+        for step in steps_from(left, scenario.options.enable_chunked_prefill):
             coverage.transitions += 1
             reached = _take(run, node, step)
             if isinstance(reached, Judgement):
@@ -114,10 +115,10 @@ def _walk_batch(
     coverage.schedules += _paths(nodes, start)
 
 
-def steps_from(left: dict[str, int]) -> Iterator[Step]:
+def steps_from(left: dict[str, int], chunked: bool) -> Iterator[Step]:
     """Every step that can be taken: who is scheduled, with how many tokens, in which batch order."""
     names = [name for name, tokens in left.items() if tokens]
-    for counts in product(*(range(left[name] + 1) for name in names)):
+    for counts in product(*(range(0, left[name] + 1, 1 if chunked else left[name]) for name in names)):
         scheduled = [(name, count) for name, count in zip(names, counts, strict=True) if count]
         if scheduled:
             for order in permutations(scheduled):

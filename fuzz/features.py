@@ -70,7 +70,9 @@ def _schedule_features(scenario: Scenario) -> Iterable[str]:
 
 def owed(mix: Mix) -> set[str]:
     """What a long enough run over this mix must have had."""
-    due = {*mix.pooling_types, *mix.dtypes, "async", *(f"level {level}" for level in mix.levels)}
+    due = {*mix.pooling_types, *mix.dtypes, *(f"level {level}" for level in mix.levels)}
+    if "async-scheduling" not in mix.lacks:
+        due.add("async")
     if mix.levels == ("engine",):
         return due
     due.update(("two chunks", "batch order changed", "preempted"))

@@ -65,15 +65,17 @@ def _options(draw: Draw, mix: Mix) -> Options:
     dtype: DtypeName = draw.choice(mix.dtypes)
     hidden_size = draw.choice(mix.hidden_sizes)
     malformed = draw.choice((None, *mix.malformed)) if level == "method" else None
+    chunkable = sequence is not None or "chunked-token-tasks" not in mix.lacks
     return Options(
         level=level,
         rows=draw.choice(mix.rows),
         tok_pooling_type=token or "ALL",
         seq_pooling_type=sequence or "LAST",
         # An engine turns chunked prefill off for a model that needs its prompts whole.
-        enable_chunked_prefill=not (level == "engine" and sequence in ("CLS", "MEAN"))
+        enable_chunked_prefill=chunkable
+        and not (level == "engine" and sequence in ("CLS", "MEAN"))
         and not draw.chance(mix.p_unchunked),
-        async_scheduling=draw.chance(mix.p_async),
+        async_scheduling="async-scheduling" not in mix.lacks and draw.chance(mix.p_async),
         dtype=dtype,
         index_dtype="int64" if draw.chance(mix.p_int64) else "int32",
         hidden_size=hidden_size,
@@ -96,16 +98,21 @@ def _either(draw: Draw, kinds: tuple[T, ...], allowed: Sequence[PoolingType]) ->
 def _head(draw: Draw, mix: Mix, dtype: DtypeName) -> Head:
     part = mix.p_head_part
     return Head(
-        head_dtype=draw.choice(("float32", dtype)) if draw.chance(part) else None,
+        head_dtype=draw.choice(("float32", dtype)) if "open-head-dtype" in mix.lacks or draw.chance(part) else None,
         embedding_size=draw.integer(1, 12) if draw.chance(part) else None,
         num_labels=draw.integer(1, 4) if draw.chance(part) else None,
         logit_mean=draw.choice((0.5, -1.25)) if draw.chance(part) else None,
-        logit_sigma=draw.choice((2.0, 0.75)) if draw.chance(part) else None,
+        logit_sigma=draw.choice((2.0, 0.75)) if "logit-sigma" not in mix.lacks and draw.chance(part) else None,
     )
 
 
 def _requests(draw: Draw, mix: Mix, options: Options) -> tuple[Request, ...]:
-    token_tasks = any(kind in mix.pooling_types for kind in TOKEN_TYPES)
+    bare_tokens = options.level == "pooler" and "token-heads" in mix.lacks
+    token_tasks = (
+        any(kind in mix.pooling_types for kind in TOKEN_TYPES)
+        and not (options.enable_chunked_prefill and "chunked-token-tasks" in mix.lacks)
+        and not (bare_tokens and (options.head.num_labels, options.head.logit_mean) != (None, None))
+    )
     sequence_tasks = any(kind in mix.pooling_types for kind in SEQUENCE_TYPES)
     mixed = token_tasks and sequence_tasks and draw.chance(mix.p_mixed_tasks)
     token_first = token_tasks and (not sequence_tasks or draw.integer(0, 1) == 0)
@@ -115,7 +122,7 @@ def _requests(draw: Draw, mix: Mix, options: Options) -> tuple[Request, ...]:
     for place in range(_how_many(draw, mix)):
         is_token = token_first != (mixed and draw.integer(0, 1) == 1)
         other = second_task and draw.integer(0, 1) == 1
-        task = TASKS[is_token][other]
+        task = TASKS[is_token][other or (is_token and bare_tokens)]
         length = draw.integer(1, mix.max_tokens)
         if mix.long_tokens and draw.chance(mix.p_long):
             length = draw.integer(mix.max_tokens, mix.long_tokens)

@@ -33,13 +33,15 @@ def chunked_prefill_machine(subject: Subject) -> type["ChunkedPrefill"]:
     Run it with `hypothesis.stateful.run_state_machine_as_test`, or as a test case by its `TestCase`.
 
     Raises:
-        SubjectError: the subject does not serve ALL pooling at that level.
+        SubjectError: the subject does not serve ALL pooling at that level, or not in chunks.
     """
     if "ALL" not in subject.supports or "method" not in subject.levels:
         raise SubjectError(
             f"{subject.name} serves {', '.join(sorted(subject.supports))} at level {' and '.join(subject.levels)}, "
             "but the chunked-prefill machine needs ALL at level method"
         )
+    if "chunked-token-tasks" in subject.lacks:
+        raise SubjectError(f"{subject.name} takes a token task's prompt only whole, so there are no chunks to try")
     return type("ChunkedPrefillMachine", (ChunkedPrefill,), {"subject": subject})
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, TypeVar
 
 from fuzz.draws import Draw
-from impl.config import Level, Subject
+from impl.config import Lack, Level, Subject
 from oracle.scenario import MALFORMED, POOLING_TYPES, DtypeName, Malformed, PoolingType
 
 T = TypeVar("T")
@@ -30,6 +30,8 @@ class Mix:
     dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", "float16")
     hidden_sizes: tuple[int, ...] = (4, 1, 2, 3, 8, 16, 33)
     malformed: tuple[Malformed, ...] = ()
+    lacks: frozenset[Lack] = frozenset()
+    """What no subject of the campaign has, so that nothing is drawn that all would be spared."""
     min_requests: int = 0
     max_requests: int = 4
     max_tokens: int = 6
@@ -99,6 +101,7 @@ def for_subjects(subjects: Iterable[Subject], simulated: bool = False) -> Mix:
             [subject.levels for subject in subjects],
         ),
         rows=_union(("group", "step"), [subject.rows for subject in subjects]),
+        lacks=frozenset.intersection(*(subject.lacks for subject in subjects)),
         p_late_copies=0.3 if simulated else 0.0,
     )
 

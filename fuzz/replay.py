@@ -37,6 +37,7 @@ def replay(
             raise SubjectError(
                 f"{subject.name} doesn't serve this scenario: it asks for level {scenario.options.level}, rows "
                 f"{scenario.options.rows} and {', '.join(sorted({*map(scenario.pooling_type, scenario.requests)}))}"
+                + (f"; {subject.name} lacks {', '.join(sorted(subject.lacks))}" if subject.lacks else "")
             )
     if not runs_on(scenario, device):
         raise SubjectError(f"{file} is for an engine, which makes its own tensors: replay it with --device cpu or cuda")

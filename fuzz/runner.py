@@ -264,6 +264,8 @@ class Run:
         try:
             with bindings(self.world.device), audit(self.world.device, self.profiles) as record:
                 outputs = call.pool(call.hidden_states, call.metadata)
+        except SubjectError:
+            raise
         except Exception as error:
             if is_our_limit(error):
                 raise

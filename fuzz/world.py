@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from device.memory import data
-from impl.config import HeadConfig, PoolerConfig, Subject
+from impl.config import HeadConfig, Lack, PoolerConfig, Subject
 from oracle import reference
 from oracle.reference import Expected
 from oracle.rows import Universe
@@ -106,4 +106,25 @@ def supports(subject: Subject, scenario: Scenario) -> bool:
         options.level in subject.levels
         and options.rows in subject.rows
         and all(scenario.pooling_type(request) in subject.supports for request in scenario.requests)
+        and not any(_needs(scenario, lack) for lack in subject.lacks)
     )
+
+
+def _needs(scenario: Scenario, lack: Lack) -> bool:
+    """Whether a scenario can't do without what a subject lacks."""
+    options, head = scenario.options, scenario.options.head
+    if lack == "async-scheduling":
+        return options.async_scheduling
+    if lack == "chunked-token-tasks":
+        return options.enable_chunked_prefill and any(request.is_token_task for request in scenario.requests)
+    if options.level == "method":
+        return False
+    match lack:
+        case "logit-sigma":
+            return head.logit_sigma is not None
+        case "open-head-dtype":
+            return head.head_dtype is None
+        case "token-heads":
+            classifies = (head.num_labels, head.logit_mean) != (None, None)
+            return any(request.is_token_task and (classifies or request.task == "token_embed")
+                       for request in scenario.requests)  # fmt: skip

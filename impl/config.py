@@ -15,6 +15,13 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
+Lack = Literal["async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"]
+"""What a subject may do without, because the release that it is documents or never had it.
+
+async-scheduling: a step's outputs are read before the next one starts. chunked-token-tasks: a token
+task's prompt comes whole in one step. token-heads: token tasks have no learned layers, and token_embed
+is none of them. logit-sigma: logits are not scaled. open-head-dtype: a head always has a dtype of its own.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Subject:
         levels: whether it can be asked for methods, whole poolers, or both.
         api: the metadata classes it is to be handed.
         sync_budgets: by pooling type, how often a call may wait for the device; left out: never.
+        spec: how the command line names it; its name if left out.
+        lacks: what it does not have and is not asked for.
 
     """
 
@@ -90,12 +99,13 @@ class Subject:
     build_engine: BuildEngine | None = None
     """Makes an engine, where level `engine` is among the levels."""
     about: str = ""
+    spec: str = ""
+    lacks: frozenset[Lack] = frozenset()
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
 
-    @property
-    def spec(self) -> str:
-        """How the command line names it; a name may say a version besides."""
-        return self.name.split(" ")[0]
+    def __post_init__(self) -> None:
+        if not self.spec:
+            object.__setattr__(self, "spec", self.name)
 
     def sync_budget(self, pooling_type: str) -> SyncBudget:
         """What it declares for a pooling type."""

@@ -1,11 +1,13 @@
 """From a SPEC on the command line to a subject.
 
-A SPEC is a built-in name, `path/to/file.py:factory`, `package.module:factory`, or `vllm`.
+A SPEC is a built-in name, `path/to/file.py:factory`, `package.module:factory`, `vllm==X.Y.Z`, `vllm@DIR`,
+`vllm`, `vllm-v1` or `vllm-v2`.
 """
 
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any, get_args
 
 from impl.builtin import BUILTIN
 from impl.config import Level, PoolerConfig, PoolFn, Subject, SubjectError, SyncBudget
+from impl.vllm import names_vllm
+from impl.vllm import subject as vllm_subject
 from oracle.metadata import RowsConvention
 
 POOLING_TYPES = frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN"))
@@ -32,19 +36,14 @@ def load(spec: str, sync_budget: int | None = None) -> Subject:
 def _load(spec: str) -> Subject:
     if spec in BUILTIN:
         return BUILTIN[spec]
-    if spec == "vllm":
-        from impl.vllm_installed import subject
-
-        return subject()
-    if spec in ("vllm-v1", "vllm-v2"):
-        from impl.vllm_engine import subject as engine_subject
-
-        return engine_subject(spec.removeprefix("vllm-"))
+    if names_vllm(spec):
+        subject: Subject = _guarded(partial(vllm_subject, spec), spec)
+        return subject
     where, colon, attribute = spec.rpartition(":")
     if not colon or not where or not attribute:
         raise SubjectError(
-            f"there is no subject {spec!r}; give one of {', '.join([*BUILTIN, 'vllm', 'vllm-v1', 'vllm-v2'])}, "
-            "path/to/file.py:factory or package.module:factory"
+            f"there is no subject {spec!r}; give one of {', '.join(BUILTIN)}, vllm==X.Y.Z, vllm@DIR, vllm, "
+            "vllm-v1, vllm-v2, path/to/file.py:factory or package.module:factory"
         )
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
     factory = getattr(module, attribute, None)
@@ -140,5 +139,10 @@ def _import_module(name: str) -> ModuleType:
 def _guarded(do: Callable[[], Any], what: str) -> Any:
     try:
         return do()
+    except SubjectError:
+        raise
     except (Exception, SystemExit) as error:
-        raise SubjectError(f"{what} can't be imported: {type(error).__name__}: {error}") from error
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise SubjectError(
+            f"{what} can't be imported: {type(error).__name__}: {error} (at {frame.filename}:{frame.lineno})"
+        ) from error

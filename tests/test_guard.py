@@ -97,7 +97,7 @@ def test_stale_rows_after_a_restart_are_caught() -> None:
     # The state is not cleared on preemption, so the old chunk comes before the recomputed rows.
     engine, pool = Engine([3, 1]), guard(right(), "ALL")
     engine.step(pool, [2, 1], [2, 1])
-    with pytest.raises(ContractError, match="row-count: request #0 got shape"):
+    with pytest.raises(ContractError, match="state-is-fresh-at-the-start: request #0 starts at its first token"):
         engine.step(pool, [3, 1], [3, 1])
 
 

@@ -1,13 +1,18 @@
 """Real vLLM, where it is installed: what it is known for is found, and nothing else."""
 
 import importlib.util
+from collections import Counter
 from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 
-from fuzz.campaign import Budget, Report, fuzz
+from fuzz.campaign import Budget, Report, fuzz, scenarios
 from fuzz.check import check_one
+from fuzz.mix import for_subjects
+from fuzz.start import run
 from impl.config import Subject
 from impl.loading import load
 
@@ -53,3 +58,19 @@ def test_the_check_finds_what_is_known_and_nothing_else(subject: Subject) -> Non
 def test_a_search_finds_nothing_else(subject: Subject) -> None:
     report = fuzz([subject], Budget(max_scenarios=4000), seed=1, device=torch.device("cpu"))
     assert found(report) <= KNOWN
+
+
+def test_on_its_own_the_pooling_layer_gives_the_same_verdicts_as_with_the_whole_of_vllm(subject: Subject) -> None:
+    import vllm
+
+    alone = load(f"vllm@{Path(vllm.__file__).parent}")
+    assert (alone.supports, alone.rows, alone.levels, alone.lacks) == (
+        subject.supports, subject.rows, subject.levels, subject.lacks
+    )  # fmt: skip
+    assert alone.api.PoolingMetadata is not subject.api.PoolingMetadata
+    verdicts: Counter[str] = Counter()
+    for scenario in islice(scenarios(for_subjects([subject]), 20261), 500):
+        device = torch.device("cpu")
+        assert run(scenario, alone, device) == run(scenario, subject, device)
+        verdicts[run(scenario, alone, device).verdict.value] += 1
+    assert {"holds", "rejects", "violates"} <= set(verdicts)

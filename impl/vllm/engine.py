@@ -23,7 +23,8 @@ import torch
 
 from impl.config import PoolerConfig, Subject, SubjectError
 from impl.engine import EngineConfig, EngineRequest, EngineStep, Observer, Span
-from impl.vllm_installed import VllmLayer, configure
+from impl.vllm.installed import Installed
+from impl.vllm.layer import layer
 
 MAX_MODEL_LEN = 2048
 MODEL_CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
@@ -37,7 +38,6 @@ def subject(runner: str) -> Subject:
     Raises:
         SubjectError: vLLM is not installed, or lacks a class that is driven here.
     """
-    configure()
     try:
         parts = _Parts()
     except (ImportError, AttributeError) as error:
@@ -51,14 +51,15 @@ def subject(runner: str) -> Subject:
         return engine(parts, config, engine_config, observer)
 
     return Subject(
-        name=f"vllm-{runner} {parts.layer.version}",
+        name=f"vllm-{runner} {parts.version}",
         build=parts.layer.build,
         supports=frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN")),
         rows=("group",),
         levels=("engine",),
-        api=parts.layer,
+        api=parts.layer.api,
         build_engine=build,
         about=f"the installed scheduler with the {runner.upper()} runner",
+        spec=f"vllm-{runner}",
     )
 
 
@@ -66,6 +67,7 @@ class _Parts:
     """vLLM's classes, imported once, and what can be shared between engines."""
 
     def __init__(self) -> None:
+        installed = Installed()
         from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig, set_current_vllm_config
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -75,7 +77,8 @@ class _Parts:
         from vllm.v1.request import Request, RequestStatus
         from vllm.v1.structured_output import StructuredOutputManager
 
-        self.layer = VllmLayer()
+        self.version = installed.version
+        self.layer = layer(installed)
         self.CacheConfig = CacheConfig
         self.SchedulerConfig = SchedulerConfig
         self.VllmConfig = VllmConfig
@@ -223,7 +226,7 @@ class _Engine:
 
     def add(self, request: EngineRequest) -> None:
         """See `Engine.add`."""
-        params = self.parts.layer.PoolingParams(**request.params)
+        params = self.parts.layer.api.PoolingParams(**request.params)
         params.skip_reading_prefix_cache = params.task in ("token_embed", "token_classify")
         self.prompts[request.name] = request.prompt_token_ids
         self.scheduler.add_request(

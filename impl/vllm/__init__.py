@@ -1,0 +1,57 @@
+"""vLLM as a subject: a release, a source tree, or what is installed here, each with its own classes.
+
+SPECs: `vllm==0.33.0`, fetched once and then offline; `vllm@DIR`, a checkout or an unpacked wheel;
+`vllm`, the installed one with everything that it imports. Only the engine around the pooling layer is
+the harness; with `vllm-v1` and `vllm-v2` the engine is the installed vLLM's too.
+"""
+
+from pathlib import Path
+
+from impl.config import Subject, SubjectError
+from impl.vllm import engine
+from impl.vllm.fetch import release
+from impl.vllm.installed import Installed
+from impl.vllm.layer import SingleFile, layer
+from impl.vllm.loader import Tree, package_in
+
+
+def names_vllm(spec: str) -> bool:
+    """Whether a SPEC names a vLLM."""
+    return spec in ("vllm", "vllm-v1", "vllm-v2") or spec.startswith(("vllm==", "vllm@"))
+
+
+def subject(spec: str) -> Subject:
+    """The vLLM that a SPEC names, as a subject.
+
+    Raises:
+        SubjectError: it can't be had, or has no pooling layer that is known.
+    """
+    if spec in ("vllm-v1", "vllm-v2"):
+        return engine.subject(spec.removeprefix("vllm-"))
+    library: Installed | Tree
+    if spec == "vllm":
+        library = Installed()
+        name, about = f"vllm {library.version}", "the installed release, unchanged"
+    elif spec.startswith("vllm=="):
+        library = Tree(package_in(release(spec.removeprefix("vllm=="))))
+        name, about = spec, "a release's pooling layer on its own"
+    else:
+        library = Tree(package_in(Path(spec.removeprefix("vllm@")).expanduser()))
+        name, about = spec, f"the pooling layer of {library.sources.root} on its own"
+    found = layer(library)
+    if isinstance(found, SingleFile) and isinstance(library, Installed):
+        raise SubjectError(
+            f"the pooling layer of the installed vLLM {library.version} can't be made without a model; "
+            f"run it as --subject vllm=={library.version}"
+        )
+    return Subject(
+        name=name,
+        build=found.build,
+        supports=frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN")),
+        rows=(found.rows(),),
+        levels=("method", "pooler"),
+        api=found.api,
+        about=about,
+        spec=spec,
+        lacks=found.lacks(),
+    )

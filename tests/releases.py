@@ -1,0 +1,39 @@
+"""vLLM releases for tests: fetched if they are few, taken from the cache if there are any more."""
+
+from functools import cache
+from typing import Final
+
+import pytest
+
+from impl.config import Subject, SubjectError
+from impl.loading import load
+from impl.vllm import fetch
+
+FETCHED: Final = ("0.11.0", "0.13.0", "0.20.2", "0.33.0")
+"""One for each shape of the layer, and those of which a fault is known; each is a download of some 400 MB."""
+KNOWN: Final = (
+    "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.13.0", "0.14.0", "0.14.1", "0.15.0", "0.15.1", "0.16.0",
+    "0.17.0", "0.17.1", "0.18.0", "0.18.1", "0.19.0", "0.19.1", "0.20.0", "0.20.1", "0.20.2", "0.21.0",
+    "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0",
+    "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0",
+)  # fmt: skip
+
+
+@cache
+def _subject(version: str) -> Subject | str:
+    try:
+        return load(f"vllm=={version}")
+    except SubjectError as error:
+        return str(error)
+
+
+def release(version: str) -> Subject:
+    """A release as a subject; the test is skipped where it can't be had."""
+    if version not in FETCHED and not (fetch.cache() / f"vllm-{version}").exists():
+        pytest.skip(f"vLLM {version} is not in the cache; `poolproof check --subject vllm=={version}` fetches it")
+    subject = _subject(version)
+    if isinstance(subject, str):
+        if "can't download" not in subject:
+            pytest.fail(subject)
+        pytest.skip(subject)
+    return subject
