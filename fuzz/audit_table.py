@@ -63,8 +63,12 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def _cell(row: Row, figure: str) -> str:
     now, growth = row.figures[figure][-1], row.per_request(figure)
-    told, more = (decimal(now), decimal(round(growth))) if "bytes" in figure else (f"{now:,}", f"{growth:.2g}")
+    told, more = (_size(now), _size(round(growth))) if "bytes" in figure else (f"{now:,}", f"{growth:.2g}")
     return f"{told} +{more}" if growth > _GROWS else told
+
+
+def _size(num_bytes: int) -> str:
+    return decimal(num_bytes).replace(" bytes", " B").replace(" byte", " B")
 
 
 def _places(rows: Sequence[Row]) -> list[str]:
