@@ -27,9 +27,11 @@ from fuzz.findings import read
 from fuzz.generator import generate
 from fuzz.ladder import ladders
 from fuzz.mix import ALL_SMALL, Mix, for_subjects
+from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from impl.config import Subject
 from impl.loading import load
+from oracle import contracts
 from oracle.scenario import Options, Request, Scenario, Step
 
 SCOPE: Final = Scope()
@@ -88,6 +90,8 @@ def _walk(campaign: Campaign, subject: Subject) -> None:
 
     def failed(scenario: Scenario, judgement: Judgement) -> None:
         seen[judgement.verdict.value] += 1
+        if run(scenario, subject, campaign.device).verdict is Verdict.HOLDS:
+            judgement = _kept_elsewhere(judgement, "a whole path is right, but a step from its pooling states is not")
         campaign.settle(scenario, subject, replace(judgement, comparisons=0))
 
     def tell(coverage: Coverage) -> None:
@@ -118,14 +122,18 @@ def _sample_paths(campaign: Campaign, subject: Subject) -> None:
         judgements = campaign.judge(scenario)
         for judgement in judgements:
             if clean and judgement.verdict.is_finding:
-                told = replace(
-                    judgement,
-                    verdict=Verdict.VIOLATES,
-                    contract="state-determines-behaviour",
-                    message=f"each step is right from its pooling states, but a whole path is not: {judgement.message}",
-                )
+                told = _kept_elsewhere(judgement, "each step is right from its pooling states, but a whole path is not")
                 campaign.settle(scenario, subject, told)
     campaign.report.notes.append(f"{subject.name}: ALL, {SAMPLED_PATHS} whole paths of that scope as a sample")
+
+
+def _kept_elsewhere(judgement: Judgement, why: str) -> Judgement:
+    return replace(
+        judgement,
+        verdict=Verdict.VIOLATES,
+        contract="state-determines-behaviour",
+        message=str(contracts.state_determines_behaviour(f"{why}: {judgement.message}")),
+    )
 
 
 def _chunks(subject: Subject) -> bool:

@@ -26,8 +26,9 @@ from oracle.scenario import (
 
 TOKEN_TYPES: Final[tuple[Literal["ALL", "STEP"], ...]] = ("ALL", "STEP")
 SEQUENCE_TYPES: Final[tuple[Literal["LAST", "CLS", "MEAN"], ...]] = ("LAST", "CLS", "MEAN")
-TAG: Final = 9
-"""The step tag; other prompt tokens are above it."""
+CROWD: Final = (260, 400)
+HUGE_PROMPT: Final = (4_200, 45_000)
+"""Tokens at which tiles, two-byte offsets and the like run out."""
 TASKS: Final[tuple[tuple[Task, Task], ...]] = (("embed", "classify"), ("token_embed", "token_classify"))
 """By whether it is a token task, and whether it is the second of its kind."""
 MAX_ELEMENTS: Final = 1 << 19
@@ -82,6 +83,7 @@ def _options(draw: Draw, mix: Mix) -> Options:
         content="float" if draw.chance(mix.p_float) else "exact",
         query_start_loc=level != "engine" and draw.chance(mix.p_query_start_loc),
         rewrites_counts=level != "engine" and malformed is None and draw.chance(mix.p_rewrite),
+        reuses_states=level != "engine" and draw.chance(mix.p_reuse),
         late_copies=level != "engine" and mix.p_late_copies > 0 and draw.chance(mix.p_late_copies),
         malformed=malformed,
         head=_head(draw, mix, dtype) if level != "method" else Head(),
@@ -118,14 +120,17 @@ def _requests(draw: Draw, mix: Mix, options: Options) -> tuple[Request, ...]:
     token_first = token_tasks and (not sequence_tasks or draw.integer(0, 1) == 0)
     second_task = draw.chance(mix.p_second_task)
     budget = MAX_ELEMENTS // options.hidden_size
+    huge = draw.choice(("crowd", "prompt")) if options.level != "engine" and draw.chance(mix.p_huge) else None
     requests: list[Request] = []
-    for place in range(_how_many(draw, mix)):
+    for place in range(draw.integer(*CROWD) if huge == "crowd" else _how_many(draw, mix)):
         is_token = token_first != (mixed and draw.integer(0, 1) == 1)
         other = second_task and draw.integer(0, 1) == 1
         task = TASKS[is_token][other or (is_token and bare_tokens)]
         length = draw.integer(1, mix.max_tokens)
         if mix.long_tokens and draw.chance(mix.p_long):
             length = draw.integer(mix.max_tokens, mix.long_tokens)
+        if huge == "prompt" and place == 0:
+            length = draw.integer(*HUGE_PROMPT)
         length = min(length, max(1, budget))
         budget -= length
         requests.append(_request(draw, mix, options, _name(place), task, length))
@@ -147,9 +152,12 @@ def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, leng
     tag = columns = None
     if pooling_type == "STEP":
         if not draw.chance(0.2):
-            tag = TAG
+            tag = draw.choice(mix.tags)
             for at in _tagged(draw, length):
-                token_ids[at] = TAG
+                token_ids[at] = tag
+        if len(mix.tags) > 1:
+            # Tags of other requests are plain tokens here.
+            token_ids[draw.integer(0, length - 1)] = draw.choice(mix.tags)
         if draw.chance(mix.p_params):
             width = draw.integer(1, min(3, options.hidden_size))
             columns = tuple(draw.integer(0, options.hidden_size - 1) for _ in range(width))
@@ -180,12 +188,12 @@ def _tagged(draw: Draw, length: int) -> list[int]:
 
 
 def _plant(draw: Draw, mix: Mix, requests: tuple[Request, ...]) -> tuple[Request, ...]:
-    """Put nan or inf into one request."""
+    """Put a row of nan, inf or zeros into one request."""
     if not draw.chance(mix.p_nonfinite):
         return requests
     place = draw.integer(0, len(requests) - 1)
     at = draw.integer(0, requests[place].prompt_len - 1)
-    planted = msgspec.structs.replace(requests[place], **{draw.choice(("nan_at", "inf_at")): at})
+    planted = msgspec.structs.replace(requests[place], **{draw.choice(("zero_at", "nan_at", "inf_at")): at})
     return (*requests[:place], planted, *requests[place + 1 :])
 
 
@@ -215,7 +223,8 @@ def _steps(draw: Draw, mix: Mix, options: Options, requests: Sequence[Request]) 
         scheduled: list[tuple[str, int]] = []
         for place, name in enumerate(order):
             must = not scheduled and place == len(order) - 1
-            if not must and draw.chance(mix.p_pause):
+            # A crowd is there to be in one step together.
+            if not must and len(order) < CROWD[0] and draw.chance(mix.p_pause):
                 continue
             count = left[name]
             if count > 1 and options.enable_chunked_prefill and _is_split(draw, mix, chunkable[name]):

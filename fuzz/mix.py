@@ -63,6 +63,11 @@ class Mix:
     p_params: float = 0.5
     """A request departs from the default params."""
     p_long: float = 0.0
+    p_huge: float = 0.0
+    """A prompt of tens of thousands of tokens, or hundreds of requests."""
+    p_reuse: float = 0.2
+    tags: tuple[int, ...] = (9, 0, 11)
+    """Step tags; with several, those of other requests are in a prompt too."""
     p_traffic: float = 0.4
     """Steps made by a scheduler from traffic, rather than drawn one by one."""
     p_scarce: float = 0.6
@@ -82,7 +87,7 @@ ALL_SMALL: Final = Mix(
     pooling_types=("ALL",), hidden_sizes=(4,), dtypes=("float32",), max_requests=2, max_tokens=2,
     p_second_task=0, p_unchunked=0, p_whole=0.5, p_partial=0, p_preempt=0, p_abort=0, p_empty_group=0,
     p_empty_step=0, p_async=0, p_int64=0, p_query_start_loc=0, p_traffic=0, p_rewrite=0, p_float=0,
-    p_params=0, p_seed=0,
+    p_params=0, p_seed=0, p_reuse=0, tags=(9,),
 )  # fmt: skip
 """ALL pooling, nothing but schedules: small enough to be exhausted."""
 
@@ -110,7 +115,7 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
     """A mix for the next stretch of a campaign: each feature off, rare, as it was, or frequent."""
     changes: dict[str, object] = {}
     for field in fields(mix):
-        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_late_copies"):
+        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_huge", "p_late_copies"):
             changes[field.name] = draw.choice((0.0, 0.02, getattr(mix, field.name), 0.6))
     changes["p_padding"] = draw.choice((0.0, 0.0, 0.02, 0.3))
     changes["p_nonfinite"] = draw.choice((0.0, 0.0, 0.02, 0.3))
@@ -125,6 +130,7 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
         changes.update(long_tokens=draw.choice((64, 300, 1000)), p_long=0.2)
     if draw.chance(0.1):
         changes["max_requests"] = draw.choice((8, 16, 40))
+    changes["p_huge"] = 0.004
     if draw.chance(0.05):
         changes["hidden_sizes"] = (256, 1024, 4096)
     return replace(mix, **changes)  # type: ignore[arg-type]

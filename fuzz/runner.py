@@ -9,7 +9,7 @@ import dataclasses
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -85,9 +85,10 @@ class Run:
         self.profiles = False
         """Whether an audit on CUDA sees copies and kernels too."""
         self.waits = Waits(world, subject)
-        self._handed_out: list[HandedOut] = []
-        self._unread: tuple[int, list[HandedOut]] = (0, [])
-        """With async scheduling, the outputs of the step before, and how much was launched by its end."""
+        self._handed_out: list[list[HandedOut]] = []
+        self._unread: tuple[int, list[list[HandedOut]]] = (0, [])
+        """How much was launched by the end of the step before, and its outputs, which an async engine reads late."""
+        self._vacated: list[Any] = []
 
     def all_steps(self) -> Judgement:
         """Take every step of the scenario."""
@@ -122,6 +123,8 @@ class Run:
         names = [name for name, _ in step.scheduled]
         counts = [count for _, count in step.scheduled]
         computed_before = {name: self.computed[name] for name in names}
+        if self.options.reuses_states:
+            self._reuse_states(step)
         for name, count in step.scheduled:
             self.computed[name] += count
         rows = self._rows(names, list(computed_before.values()), counts)
@@ -134,6 +137,18 @@ class Run:
                 fallen.pooling_type = call.pooling_type
                 raise
         self._end_step(hidden_states)
+        if self.options.reuses_states:
+            self._vacated += [self.states[name] for name in names if self._is_finished(name)]
+
+    def _reuse_states(self, step: Step) -> None:
+        """Hand on the states of who has left to who starts; another holds an empty one of its own."""
+        self._vacated += [self.states[name] for name in step.aborted]
+        for name, _ in step.scheduled:
+            if self._vacated and self.computed[name] == self.world.requests[name].num_cached_tokens:
+                self.states[name] = self._vacated.pop(0)
+
+    def _is_finished(self, name: str) -> bool:
+        return self.computed[name] >= self.world.requests[name].prompt_len
 
     def _rows(self, names: Sequence[str], starts: Sequence[int], counts: Sequence[int]) -> torch.Tensor:
         universe = self.world.universe
@@ -163,11 +178,14 @@ class Run:
         seq_lens = self._host_ints([self.computed[name] for name in names])
         metadata.build_pooling_cursor(counts_np, seq_lens, world.device, query_start_loc)
         if self.options.rewrites_counts:
+            cursor = metadata.pooling_cursor
+            built = {name: getattr(cursor, name).tolist() for name in ("num_scheduled_tokens_cpu", "seq_lens_cpu")}
             counts_np.fill(-1)
-            now = metadata.pooling_cursor.num_scheduled_tokens_cpu.tolist()
-            broken = contracts.cursor_is_a_snapshot(counts, now)
-            if broken:
-                raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken)
+            seq_lens.fill_(-1)
+            for name, values in built.items():
+                broken = contracts.cursor_is_a_snapshot(name, values, getattr(cursor, name).tolist())
+                if broken:
+                    raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken)
         return metadata
 
     def _host_ints(self, values: Sequence[int]) -> torch.Tensor:
@@ -271,7 +289,7 @@ class Run:
                 raise
             raise raised(error, call.may_reject) from error
         self.waits.keep(record, call.names, self.computed, computed_before)
-        finished = [self.computed[name] == self.world.universe.lengths[name] for name in call.names]
+        finished = [self._is_finished(name) for name in call.names]
         outcome = Outcome(
             call=seen,
             outputs=outputs,
@@ -295,7 +313,7 @@ class Run:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling or self.options.late_copies:
-            self._handed_out.extend(outcome.pairs())
+            self._handed_out.append(list(outcome.pairs()))
 
     def _due(self, name: str, finished: bool) -> Any:
         if finished:
@@ -305,30 +323,36 @@ class Run:
 
     def _end_step(self, hidden_states: torch.Tensor) -> None:
         """Overwrite the step's buffer, and read the outputs when an engine would."""
-        handed_out, self._handed_out = self._handed_out, []
         if not self.options.async_scheduling:
-            self._read_when_landed(STREAM.position(), handed_out)
+            self._read_when_landed(STREAM.position(), self._handed_out)
             hidden_states.fill_(STALE)
+            self._handed_out = []
             return
         hidden_states.fill_(STALE)
-        for name, expected, actual in handed_out:
+        self._read_late_outputs()
+        if self.options.late_copies:
+            self._read_when_landed(*self._unread)
+            self._unread = STREAM.position(), self._handed_out
+        self._handed_out = self._handed_out[-1:]
+
+    def _read_late_outputs(self) -> None:
+        """Look again at what this step and the last handed out, now that the buffer is overwritten."""
+        for name, expected, actual in chain.from_iterable(self._handed_out):
             if wrong_result(expected, actual, self.world.universe.origin):
                 raise Fallen(
                     Verdict.VIOLATES,
                     "outputs-own-their-rows",
-                    f"request {name}'s output changed when the engine overwrote the step's hidden_states",
+                    f"request {name}'s output changed after it was handed out, by the next step or its buffer",
                 )
-        self._read_when_landed(*self._unread)
-        self._unread = STREAM.position(), handed_out
 
-    def _read_when_landed(self, position: int, handed_out: Sequence[HandedOut]) -> None:
+    def _read_when_landed(self, position: int, handed_out: Sequence[Sequence[HandedOut]]) -> None:
         """Look again at what was handed out, now that the copies launched before `position` have landed."""
         try:
             rewritten = STREAM.land(position)
         except RewrittenSourceError as error:
             raise Fallen(Verdict.VIOLATES, "values", str(error)) from error
         why = f"; the host rewrote the source of an upload under way, {', '.join(rewritten)}" if rewritten else ""
-        for name, expected, actual in handed_out:
+        for name, expected, actual in chain.from_iterable(handed_out):
             wrong = wrong_result(expected, actual, self.world.universe.origin)
             if wrong:
                 raise Fallen(

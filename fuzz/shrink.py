@@ -244,6 +244,7 @@ def _plainer_request(request: Request) -> Iterator[Request]:
     for name, plain in (
         ("nan_at", None),
         ("inf_at", None),
+        ("zero_at", None),
         ("num_cached_tokens", 0),
         ("dimensions", None),
         ("returned_token_ids", None),

@@ -128,7 +128,7 @@ def describe(scenario: Scenario) -> list[str]:
         parts.append(_count(request.prompt_len, "token"))
         for field, plain in (
             ("num_cached_tokens", 0), ("dimensions", None), ("use_activation", True), ("step_tag_id", None),
-            ("returned_token_ids", None), ("nan_at", None), ("inf_at", None),
+            ("returned_token_ids", None), ("nan_at", None), ("inf_at", None), ("zero_at", None),
         ):  # fmt: skip
             value = getattr(request, field)
             if value != plain:

@@ -66,6 +66,10 @@ class Call:
     names: Sequence[str]
     computed_before: Sequence[int] | None = None
     spare_rows: bool = False
+    states: list[Any] = field(init=False)
+    """The requests' pooling states, whatever becomes of the metadata's list of them."""
+    token_ids: torch.Tensor | None = field(init=False)
+    """A copy of the host's prompt token ids, if there are any."""
     cursor: list[list[int]] = field(init=False)
     """The lists below, in the order of `_CURSOR_FIELDS`, as they were when the call was made."""
     first: list[int] = field(init=False)
@@ -80,6 +84,9 @@ class Call:
     """Tokens of each request computed so far, this step's included."""
 
     def __post_init__(self) -> None:
+        self.states = list(self.metadata.pooling_states)
+        token_ids = getattr(self.metadata, "prompt_token_ids_cpu", None)
+        self.token_ids = None if token_ids is None else token_ids.clone()
         self.cursor = self.cursor_values()
         self.first, self.last, self.prompt_lens, self.seq_lens, self.scheduled = self.cursor
 
@@ -120,7 +127,7 @@ class Outcome:
 
     def __post_init__(self) -> None:
         self.results = list(self.outputs) if isinstance(self.outputs, (list, tuple, torch.Tensor)) else []
-        self.held = [tensors_in(state) for state in self.call.metadata.pooling_states]
+        self.held = [tensors_in(state) for state in self.call.states]
 
     def pairs(self) -> Iterator[tuple[str, Any, Any]]:
         """Name, expected and actual result of each request that should have one."""
@@ -225,6 +232,20 @@ def cursor_complete(call: Call) -> str | None:
 
 
 @before
+def host_fields_on_host(call: Call) -> str | None:
+    """Fields that end in `_cpu` lie in host memory.
+
+    Why: they exist so that lengths can be read without waiting for the device.
+    Without it: each `.tolist()` becomes a hidden device-to-host sync, and a slow step looks healthy.
+    """
+    for name in _HOST_FIELDS:
+        field = getattr(call.metadata.pooling_cursor, name)
+        if not field.is_cpu:
+            return f"pooling_cursor.{name} lies on {field.device}, but should lie on the host"
+    return None
+
+
+@before
 def lengths_agree(call: Call) -> str | None:
     """Every per-request field has one entry for each request of the batch.
 
@@ -240,20 +261,6 @@ def lengths_agree(call: Call) -> str | None:
     for name, length in lengths.items():
         if length != expected:
             return f"{name} has {length} entries for {expected} requests ({', '.join(call.names)})"
-    return None
-
-
-@before
-def host_fields_on_host(call: Call) -> str | None:
-    """Fields that end in `_cpu` lie in host memory.
-
-    Why: they exist so that lengths can be read without waiting for the device.
-    Without it: each `.tolist()` becomes a hidden device-to-host sync, and a slow step looks healthy.
-    """
-    for name in _HOST_FIELDS:
-        field = getattr(call.metadata.pooling_cursor, name)
-        if not field.is_cpu:
-            return f"pooling_cursor.{name} lies on {field.device}, but should lie on the host"
     return None
 
 
@@ -370,7 +377,7 @@ def state_is_fresh_at_the_start(call: Call) -> str | None:
 
 
 @declare("before")
-def cursor_is_a_snapshot(built: Sequence[int], after_rewrite: Sequence[int]) -> str | None:
+def cursor_is_a_snapshot(field: str, built: Sequence[int], after_rewrite: Sequence[int]) -> str | None:
     """The cursor keeps its values when the caller rewrites the buffers it was built from.
 
     Why: engines reuse their host buffers, and with async scheduling they do so while a step is in flight.
@@ -378,7 +385,7 @@ def cursor_is_a_snapshot(built: Sequence[int], after_rewrite: Sequence[int]) -> 
     """
     if list(built) != list(after_rewrite):
         return (
-            f"num_scheduled_tokens_cpu was {list(built)} when the cursor was built, but became "
+            f"{field} was {list(built)} when the cursor was built, but became "
             f"{list(after_rewrite)} when the caller rewrote its own array"
         )
     return None
@@ -480,11 +487,13 @@ def inputs_unchanged(outcome: Outcome) -> str | None:
         return f"hidden_states was edited in rows {differs[:5]}"
     if outcome.cursor_before is not None and outcome.call.cursor_values() != outcome.cursor_before:
         return f"the cursor was edited: {outcome.cursor_before} became {outcome.call.cursor_values()}"
-    for name, was, now in zip(
-        outcome.call.names, outcome.params_before, outcome.call.metadata.pooling_params, strict=True
-    ):
-        if was != now:
-            return f"request {name}'s pooling params were edited: {was} became {now}"
+    metadata = outcome.call.metadata
+    if [id(state) for state in metadata.pooling_states] != [id(state) for state in outcome.call.states]:
+        return f"the list of {len(outcome.call.states)} pooling states was edited"
+    if list(metadata.pooling_params) != list(outcome.params_before):
+        return f"the pooling params were edited: {outcome.params_before} became {metadata.pooling_params}"
+    if outcome.call.token_ids is not None and not torch.equal(metadata.prompt_token_ids_cpu, outcome.call.token_ids):
+        return "prompt_token_ids_cpu was edited"
     return None
 
 
@@ -675,7 +684,7 @@ _CURSOR_FIELDS: Final = ("first_token_indices_gpu", "last_token_indices_gpu", *_
 
 
 def tensors_in(state: Any) -> list[torch.Tensor]:
-    """Every tensor that a pooling state holds, in whatever attribute, list or dict."""
+    """Every tensor or numeric array that a pooling state holds, in whatever attribute, list or dict."""
     found: list[torch.Tensor] = []
     for value in (vars(state) if hasattr(state, "__dict__") else state).values():
         _collect(value, found)
@@ -685,6 +694,8 @@ def tensors_in(state: Any) -> list[torch.Tensor]:
 def _collect(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
         found.append(value)
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        found.append(torch.from_numpy(value))
     elif isinstance(value, (list, tuple, set, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             _collect(item, found)

@@ -67,7 +67,7 @@ class Universe:
         self.dtype: torch.dtype = getattr(torch, options.dtype)
         self.rows = torch.from_numpy(values).to(device=device, dtype=self.dtype)
         for owner in scenario.requests:
-            for at, value in ((owner.nan_at, float("nan")), (owner.inf_at, float("inf"))):
+            for at, value in ((owner.nan_at, float("nan")), (owner.inf_at, float("inf")), (owner.zero_at, 0.0)):
                 if at is not None:
                     self.rows[self.starts[owner.name] + at] = value
 

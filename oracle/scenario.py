@@ -44,6 +44,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     nan_at: Natural | None = None
     """Position whose row is planted with nan; it may not reach another request."""
     inf_at: Natural | None = None
+    zero_at: Natural | None = None
+    """Position whose row is all zeros, which a norm must survive."""
 
     @property
     def prompt_len(self) -> int:
@@ -104,7 +106,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     query_start_loc: bool = False
     """Whether the caller passes `query_start_loc_gpu` or leaves the offsets to the metadata."""
     rewrites_counts: bool = False
-    """Whether the caller rewrites its host array of counts once the cursor is built."""
+    """Whether the caller rewrites its host arrays of counts and lengths once the cursor is built."""
+    reuses_states: bool = False
+    """Whether a request that starts is given the pooling states of one that has left."""
     late_copies: bool = False
     """On the simulated device: non-blocking copies land as late as a device may let them."""
     malformed: Malformed | None = None
@@ -311,7 +315,7 @@ def _request_problems(scenario: Scenario) -> Iterator[str]:
                 f"only LAST pooling can do without the rows of cached tokens, not "
                 f"{scenario.pooling_type(request)} - at `{at}.num_cached_tokens`"
             )
-        for field in ("nan_at", "inf_at"):
+        for field in ("nan_at", "inf_at", "zero_at"):
             position = getattr(request, field)
             if position is not None and position >= request.prompt_len:
                 yield f"position {position} is past the prompt's {request.prompt_len} tokens - at `{at}.{field}`"

@@ -4,7 +4,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,18 @@ from device.named import named
 from device.record import Record, recording
 from fuzz import check
 from fuzz.audit import Row, measure
-from fuzz.campaign import scenarios
 from fuzz.cli import main
+from fuzz.draws import SeededDraw
 from fuzz.exhaustive import Scope
+from fuzz.generator import generate
 from fuzz.ladder import ladders
-from fuzz.mix import for_subjects
 from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.builtin import BUILTIN
 from impl.config import Subject, SubjectError, SyncBudget
 from impl.loading import from_factory
-from tests.zoo_sim import MEMBERS
+from tests.zoo_sim import LATE, MEMBERS
 
 SIM = named("sim")
 NEVER = SyncBudget()
@@ -192,7 +191,7 @@ def test_an_impossible_budget_is_refused(declared: Any) -> None:
 
 def test_an_audit_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     subjects = [*BUILTIN.values(), *(member.subject for member in MEMBERS if member.contract != "sync-budget")]
-    drawn = list(islice(scenarios(for_subjects(subjects, simulated=True), 5), 60))
+    drawn = [generate(SeededDraw(seed), LATE) for seed in range(40)]
 
     def verdicts() -> list[Judgement]:
         with torch.inference_mode():

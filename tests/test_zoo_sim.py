@@ -6,9 +6,10 @@ import torch
 from device.named import named
 from fuzz.draws import SeededDraw
 from fuzz.generator import generate
+from fuzz.ladder import ladders
 from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
-from tests.zoo_sim import MEMBERS, RIGHT, Member
+from tests.zoo_sim import GROWS, MEMBERS, RIGHT, Member
 
 SCENARIOS = 60
 WAITS = [member for member in MEMBERS if member.contract == "sync-budget"]
@@ -23,6 +24,13 @@ def judged(member: Member, device: str) -> list[Judgement]:
 def test_a_fault_is_caught_by_its_contract(member: Member) -> None:
     broken = {judgement.contract for judgement in judged(member, "sim") if judgement.verdict.is_finding}
     assert broken == {member.contract}
+
+
+def test_a_generous_budget_does_not_hide_growth() -> None:
+    with torch.inference_mode():
+        judgement = run(next(ladders(GROWS.subject)).scenario, GROWS.subject, named("sim"))
+    assert judgement.contract == GROWS.contract
+    assert judgement.message.startswith("32 reads for 32 requests, 1.0 more with each")
 
 
 @pytest.mark.parametrize("member", RIGHT, ids=lambda member: member.factory.__name__)

@@ -50,6 +50,8 @@ MEMBERS = (
     Member(late.ReadTooEarly, "values", LATE),
     Member(late.SourceRewritten, "values", LATE),
 )
+GROWS = Member(waits.ReadPerRequest, "waits-do-not-grow", budget=SyncBudget(per_call=1000))
+"""Within its budget in any batch, and still worse with each request."""
 RIGHT = (
     Member(late.ReadInTime, "", LATE, SyncBudget(per_call=1)),
     Member(late.SourceKept, "", LATE),
