@@ -4,8 +4,10 @@ from itertools import islice
 from typing import get_args
 
 import pytest
+import torch
 
-from fuzz.campaign import scenarios
+from fuzz.campaign import Budget, fuzz, scenarios
+from fuzz.features import FLOOR
 from fuzz.machine import chunked_prefill_machine
 from fuzz.mix import for_subjects
 from fuzz.world import supports
@@ -34,6 +36,11 @@ def test_a_subject_is_spared_what_it_lacks(lack: Lack) -> None:
 @pytest.mark.parametrize("lacks", [*((lack,) for lack in get_args(Lack)), get_args(Lack)])
 def test_a_campaign_draws_nothing_that_all_its_subjects_lack(lacks: tuple[Lack, ...]) -> None:
     assert all(drawn(without(*lacks)))
+
+
+def test_a_campaign_is_not_inconclusive_for_want_of_what_its_subject_lacks() -> None:
+    report = fuzz([without(*get_args(Lack))], Budget(max_scenarios=FLOOR + 100), seed=1, device=torch.device("cpu"))
+    assert (report.verdict, report.doubts) == ("holds", [])
 
 
 def test_a_subject_without_chunks_has_no_chunked_prefill_machine() -> None:

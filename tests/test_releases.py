@@ -120,3 +120,17 @@ def test_a_layout_that_is_not_known_is_found_by_the_names_of_its_classes(tmp_pat
     assert (moved.rows, moved.lacks) == (known.rows, known.lacks)
     for scenario in served(known, 100):
         assert run(scenario, moved, CPU).verdict is run(scenario, known, CPU).verdict
+
+
+def test_a_checkout_with_a_fault_is_judged_and_not_refused(tmp_path: Path) -> None:
+    release("0.33.0")
+    shutil.copytree(fetch.release("0.33.0"), tmp_path, dirs_exist_ok=True)
+    special = tmp_path / "vllm/model_executor/layers/pooler/special.py"
+    text = special.read_text()
+    special.write_text(text.replace("tasks = pooling_metadata.tasks", "tasks = pooling_metadata.tasks[10]"))
+    assert special.read_text() != text
+    subject = load(f"vllm@{tmp_path}")
+    drawn = next(s for s in served(subject, 100) if s.options.level == "pooler" and s.requests)
+    judgement = run(drawn, subject, CPU)
+    assert judgement.verdict is Verdict.CRASHES
+    assert judgement.place.startswith(f"{special}:")
