@@ -21,10 +21,11 @@ from fuzz.findings import Finding, Findings, from_failure
 from fuzz.generator import generate
 from fuzz.mix import Mix, for_subjects, swarm
 from fuzz.runner import Run
-from fuzz.start import start
+from fuzz.start import runs_on, start
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, supports
-from impl.config import Subject
+from impl.config import Subject, SubjectError
+from oracle.device.ops import NAME as SIMULATED
 from oracle.scenario import Scenario
 
 STRETCH: Final = 64
@@ -134,7 +135,7 @@ class Campaign:
     def judge(self, scenario: Scenario) -> list[Judgement]:
         """Run a scenario on each subject that serves it."""
         subjects = [subject for subject in self.subjects if supports(subject, scenario)]
-        if not subjects:
+        if not subjects or not runs_on(scenario, self.device):
             return []
         world = World(scenario, self.device)
         judgements = []
@@ -200,12 +201,14 @@ def fuzz(
     """Search for scenarios on which the subjects are wrong.
 
     Raises:
-        SubjectError: a subject's factory can't make what it says it supports.
+        SubjectError: a subject's factory can't make what it says it supports, or not on the device.
     """
     listener(Started("fuzz", [subject.name for subject in subjects], seed, str(device), budget))
     campaign = Campaign(subjects, device, directory, listener)
     campaign.report.seed = seed
-    mix = for_subjects(subjects)
+    mix = for_subjects(subjects, device.type == SIMULATED)
+    if not mix.levels:
+        raise SubjectError(f"{', '.join(campaign.report.subjects)}: an engine makes its own tensors, not on {device}")
     try:
         with torch.inference_mode():
             _sing(campaign)

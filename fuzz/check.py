@@ -23,12 +23,15 @@ from fuzz.draws import Draw, SeededDraw, exhaust
 from fuzz.exhaustive import Coverage, Scope, steps_from, walk
 from fuzz.findings import read
 from fuzz.generator import generate
+from fuzz.ladder import ladders
 from fuzz.mix import ALL_SMALL, Mix, for_subjects
 from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from impl.config import Subject
 from impl.loading import load
 from oracle import contracts
+from oracle.device.named import named
+from oracle.device.ops import NAME as SIMULATED
 from oracle.scenario import Options, Request, Scenario, Step
 
 SCOPE: Final = Scope()
@@ -69,6 +72,9 @@ def check_one(
 def _check(campaign: Campaign, subject: Subject, fixed: Sequence[Scenario]) -> None:
     for scenario in (*regressions(), *fixed):
         campaign.judge(as_called(subject, scenario))
+    if campaign.device.type != "cpu":
+        for ladder in ladders(subject):
+            campaign.judge(ladder.scenario)
     if "ALL" in subject.supports and "method" in subject.levels:
         _walk(campaign, subject)
         _sample_paths(campaign, subject)
@@ -79,7 +85,8 @@ def _check(campaign: Campaign, subject: Subject, fixed: Sequence[Scenario]) -> N
             campaign.tell("small scopes")
         what = " and ".join(mix.pooling_types)
         campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
-    for scenario in islice(scenarios(for_subjects([subject]), FIXED_SEED), FIXED_SCENARIOS):
+    mix = for_subjects([subject], campaign.device.type == SIMULATED)
+    for scenario in islice(scenarios(mix, FIXED_SEED), FIXED_SCENARIOS):
         campaign.judge(scenario)
         campaign.tell("fixed scenarios")
 
@@ -194,29 +201,34 @@ def check(
     directory: Path | None,
     listener: Listener,
     fixed: Sequence[Scenario] = (),
+    sync_budget: int | None = None,
 ) -> Report:
     """Judge each subject named by its spec, on the scenarios of `fixed` besides those that ship.
+
+    A `sync_budget` takes the place of what each subject declares.
 
     Raises:
         SubjectError: a subject can't be had.
     """
     if len(specs) == 1:
-        return check_one(load(specs[0]), device, directory, listener, fixed)
+        return check_one(load(specs[0], sync_budget), device, directory, listener, fixed)
     names = [load(spec).name for spec in specs]
     listener(Started("check", names, None, str(device), Budget()))
     # A fork has torch imported already; CUDA does not survive one.
-    forks = device.type == "cpu" and "fork" in multiprocessing.get_all_start_methods()
+    forks = device.type != "cuda" and "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else "spawn")
     workers = min(len(specs), (os.cpu_count() or 1) + 1)
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_check_spec, spec, str(device), directory, fixed) for spec in specs]
+        futures = [pool.submit(_check_spec, spec, str(device), directory, fixed, sync_budget) for spec in specs]
         _follow(futures, listener)
         return merged([future.result() for future in futures])
 
 
-def _check_spec(spec: str, device: str, directory: Path | None, fixed: Sequence[Scenario]) -> Report:
+def _check_spec(
+    spec: str, device: str, directory: Path | None, fixed: Sequence[Scenario], sync_budget: int | None
+) -> Report:
     torch.set_num_threads(1)
-    return check_one(load(spec), torch.device(device), directory, lambda event: None, fixed)
+    return check_one(load(spec, sync_budget), named(device), directory, lambda event: None, fixed)
 
 
 def _follow(futures: Sequence[Future[Report]], listener: Listener) -> None:

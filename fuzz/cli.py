@@ -41,8 +41,12 @@ subject_option = click.option(
     "package.module:factory. Repeatable. Left out: all built-ins.",
 )  # fmt: skip
 device_option = click.option(
-    "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-    help="Where the hidden states lie; auto takes CUDA if there is one.",
+    "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda", "sim"]), default="auto", show_default=True,
+    help="Where the hidden states lie; auto takes CUDA if there is one. sim: a simulated device, on which waits count.",
+)  # fmt: skip
+budget_option = click.option(
+    "--sync-budget", type=click.IntRange(min=0), metavar="N",
+    help="How often a call may wait for the device, instead of what each subject declares.",
 )  # fmt: skip
 save_option = click.option(
     "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=FINDINGS,
@@ -103,12 +107,13 @@ def main() -> None:
 @click.option("--max-scenarios", type=click.IntRange(min=1), metavar="N", help="Stop after N scenarios.")
 @click.option("--seed", type=click.IntRange(min=0), help="Repeats a run; drawn and printed if left out.")
 @device_option
+@budget_option
 @save_option
 @report_option
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool,
+    device_name: str, sync_budget: int | None, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
     with _Session(as_json, reports) as session:
@@ -120,10 +125,10 @@ def fuzz(
         if max_time is None and max_scenarios is None:
             max_time = Duration().convert(DEFAULT_MAX_TIME, None, None)
         session.report = run_campaign(
-            session.subjects(specs),
+            session.subjects(specs, sync_budget),
             Budget(max_time, max_scenarios),
             secrets.randbelow(1 << 32) if seed is None else seed,
-            session.device(device_name),
+            session.device(device_name, sync_budget),
             directory,
             session.terminal.on_event,
         )
@@ -133,12 +138,13 @@ def fuzz(
 @main.command()
 @subject_option
 @device_option
+@budget_option
 @save_option
 @click.option("--since", metavar="REF", help="Only if the subject's pooling differs from this commit.")
 @report_option
 @json_option
 def check(
-    specs: tuple[str, ...], device_name: str, directory: Path, since: str | None,
+    specs: tuple[str, ...], device_name: str, sync_budget: int | None, directory: Path, since: str | None,
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Run the pre-merge check: every schedule of a small scope, then fixed scenarios.
@@ -156,7 +162,8 @@ def check(
             session.report = Report(named, None, skipped=f"nothing that bears on it has changed since {since}")
         else:
             fixed = list(promoted(REGRESSIONS))
-            session.report = run_check(named, session.device(device_name), directory, session.terminal.on_event, fixed)
+            device = session.device(device_name, sync_budget)
+            session.report = run_check(named, device, directory, session.terminal.on_event, fixed, sync_budget)
     session.exit()
 
 
@@ -164,11 +171,13 @@ def check(
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @subject_option
 @device_option
+@budget_option
 @report_option
 @json_option
 def replay(
-    file: Path, specs: tuple[str, ...], device_name: str, reports: tuple[tuple[str, Path], ...], as_json: bool
-) -> NoReturn:
+    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None,
+    reports: tuple[tuple[str, Path], ...], as_json: bool,
+) -> NoReturn:  # fmt: skip
     """Run a saved finding or scenario again.
 
     Without --subject it runs on the subject that the finding names.
@@ -176,7 +185,8 @@ def replay(
     with _Session(as_json, reports) as session:
         from fuzz.replay import replay as run_replay
 
-        session.report = run_replay(file, specs, session.device(device_name), session.terminal.on_event)
+        device = session.device(device_name, sync_budget)
+        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget)
     session.exit()
 
 
@@ -201,6 +211,29 @@ def export(file: Path, form: str, spec: str | None, output: Path | None, device_
             click.echo(text, nl=False)
         else:
             write_atomically(output, text)
+
+
+@main.command()
+@subject_option
+@click.option("--compare", nargs=2, metavar="SPEC SPEC", help="Two subjects side by side; the same as --subject twice.")
+@device_option
+@json_option
+def audit(specs: tuple[str, ...], compare: tuple[str, ...], device_name: str, as_json: bool) -> NoReturn:
+    """Say what a step costs the device: reads, uploads, waits, kernels and bytes, and what each request adds.
+
+    Where there is no CUDA it is the simulated device.
+    """
+    with _Session(as_json) as session:
+        from fuzz.audit import measure
+        from fuzz.audit_table import failed, show
+
+        device = session.device(device_name)
+        if device.type == "cpu" and device_name == "auto":
+            device = session.device("sim")
+        rows = measure(session.subjects((*specs, *(compare or ()))), device)
+        show(rows, str(device), as_json)
+        sys.exit(failed(rows))
+    raise AssertionError("a session that ends without an error has exited")
 
 
 @main.command()
@@ -243,9 +276,10 @@ class _Session:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         from fuzz.findings import ExportError
         from impl.config import SubjectError
+        from oracle.device.backend import NoDeviceError
         from oracle.scenario import ScenarioError
 
-        if isinstance(error, (ExportError, SubjectError, ScenarioError, OSError)):
+        if isinstance(error, (ExportError, SubjectError, ScenarioError, NoDeviceError, OSError)):
             self.terminal.could_not_run(str(error))
             sys.exit(COULD_NOT_RUN)
 
@@ -255,7 +289,7 @@ class _Session:
 
         return list(dict.fromkeys(specs)) or list(BUILTIN)
 
-    def subjects(self, specs: tuple[str, ...]) -> list[Any]:
+    def subjects(self, specs: tuple[str, ...], sync_budget: int | None = None) -> list[Any]:
         """What the specs name.
 
         Raises:
@@ -263,22 +297,24 @@ class _Session:
         """
         from impl.loading import load
 
-        return [load(spec) for spec in self.specs(specs)]
+        return [load(spec, sync_budget) for spec in self.specs(specs)]
 
-    def device(self, name: str) -> "torch.device":
-        """The device of that name.
+    def device(self, name: str, sync_budget: int | None = None) -> "torch.device":
+        """The device of that name; a replay is told to use the same, and the same budget.
 
         Raises:
-            SubjectError: there is none here.
+            NoDeviceError: there is none here, or none on which a budget can be held.
         """
-        import torch
+        from oracle.device.backend import NoDeviceError
+        from oracle.device.named import named
 
-        from impl.config import SubjectError
-
-        there = torch.cuda.is_available()
-        if name == "cuda" and not there:
-            raise SubjectError("there is no CUDA device here; run with --device cpu")
-        return torch.device("cuda:0" if name == "cuda" or (name == "auto" and there) else "cpu")
+        device = named(name)
+        if device.type == "cpu" and sync_budget is not None:
+            raise NoDeviceError("on a CPU nothing waits, so no sync budget can be held; run with --device sim")
+        self.terminal.replay_options = f" --device {device.type}" if device.type != "cpu" else ""
+        if sync_budget is not None:
+            self.terminal.replay_options += f" --sync-budget {sync_budget}"
+        return device
 
     def exit(self) -> NoReturn:
         """Print the report and leave with its exit code."""

@@ -19,6 +19,7 @@ from fuzz.verdict import Judgement
 from fuzz.world import World
 from impl.config import Subject
 from oracle.contracts import tensors_in
+from oracle.device.memory import data
 from oracle.rows import bits
 from oracle.scenario import Options, Request, Scenario, Step
 
@@ -157,7 +158,7 @@ def _key(node: Node) -> tuple[Any, ...]:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    return bits(tensor.cpu().contiguous()).numpy().tobytes()
+    return bits(data(tensor).cpu().contiguous()).numpy().tobytes()
 
 
 def _paths(nodes: dict[Any, Node], start: Any) -> int:

@@ -31,6 +31,7 @@ def features(scenario: Scenario) -> set[str]:
         "chunked prefill off": not options.enable_chunked_prefill,
         "query_start_loc": options.query_start_loc,
         "counts rewritten": options.rewrites_counts,
+        "late copies": options.late_copies,
         "malformed": options.malformed is not None,
         "prefix hit": any(request.num_cached_tokens for request in scenario.requests),
         "nonfinite": any(request.nan_at is not None or request.inf_at is not None for request in scenario.requests),
@@ -83,6 +84,8 @@ def owed(mix: Mix) -> set[str]:
     due.update(f"rows {rows}" for rows in mix.rows)
     if {"ALL", "STEP"} & set(mix.pooling_types) and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types):
         due.add("mixed tasks")
+    if mix.p_late_copies:
+        due.add("late copies")
     return due
 
 

@@ -84,6 +84,7 @@ def _options(draw: Draw, mix: Mix) -> Options:
         query_start_loc=level != "engine" and draw.chance(mix.p_query_start_loc),
         rewrites_counts=level != "engine" and malformed is None and draw.chance(mix.p_rewrite),
         reuses_states=level != "engine" and draw.chance(mix.p_reuse),
+        late_copies=level != "engine" and mix.p_late_copies > 0 and draw.chance(mix.p_late_copies),
         malformed=malformed,
         head=_head(draw, mix, dtype) if level != "method" else Head(),
         seed=draw.integer(0, 255) if draw.chance(mix.p_seed) else 0,

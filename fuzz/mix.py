@@ -79,6 +79,8 @@ class Mix:
     """A layer of the head is there."""
     p_seed: float = 1.0
     """Rows of another seed than 0."""
+    p_late_copies: float = 0.0
+    """Only where copies can be late: on the simulated device."""
 
 
 ALL_SMALL: Final = Mix(
@@ -90,11 +92,15 @@ ALL_SMALL: Final = Mix(
 """ALL pooling, nothing but schedules: small enough to be exhausted."""
 
 
-def for_subjects(subjects: Iterable[Subject]) -> Mix:
-    """The widest mix of which each scenario suits one of the subjects or more."""
+def for_subjects(subjects: Iterable[Subject], simulated: bool = False) -> Mix:
+    """The widest mix of which each scenario suits one of the subjects or more.
+
+    `simulated` says that it is for the simulated device, where copies may be late and no engine runs.
+    """
     subjects = list(subjects)
     supported = frozenset[str]().union(*(subject.supports for subject in subjects))
-    levels = _union(("method", "pooler", "engine"), [subject.levels for subject in subjects])
+    possible: tuple[Level, ...] = ("method", "pooler") if simulated else ("method", "pooler", "engine")
+    levels = _union(possible, [subject.levels for subject in subjects])
     return Mix(
         # An engine preempts only what takes it several steps.
         max_tokens=16 if levels == ("engine",) else Mix.max_tokens,
@@ -103,6 +109,7 @@ def for_subjects(subjects: Iterable[Subject]) -> Mix:
         levels=levels,
         rows=_union(("group", "step"), [subject.rows for subject in subjects]),
         lacks=frozenset.intersection(*(subject.lacks for subject in subjects)),
+        p_late_copies=0.3 if simulated else 0.0,
     )
 
 
@@ -110,7 +117,7 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
     """A mix for the next stretch of a campaign: each feature off, rare, as it was, or frequent."""
     changes: dict[str, object] = {}
     for field in fields(mix):
-        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_huge"):
+        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_huge", "p_late_copies"):
             changes[field.name] = draw.choice((0.0, 0.02, getattr(mix, field.name), 0.6))
     changes["p_padding"] = draw.choice((0.0, 0.0, 0.02, 0.3))
     changes["p_nonfinite"] = draw.choice((0.0, 0.0, 0.02, 0.3))

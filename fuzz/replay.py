@@ -8,13 +8,18 @@ import torch
 
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started
 from fuzz.findings import Finding, read
+from fuzz.start import runs_on
 from fuzz.world import supports
 from impl.config import SubjectError
 from impl.loading import load
 
 
-def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Listener) -> Report:
+def replay(
+    file: Path, specs: Sequence[str], device: torch.device, listener: Listener, sync_budget: int | None = None
+) -> Report:
     """Run what the file holds on the subjects, or on the one that its finding names.
+
+    A `sync_budget` takes the place of what the subjects declare.
 
     Raises:
         ScenarioError: the file is damaged or of another version.
@@ -25,7 +30,7 @@ def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Lis
     if not specs and finding is None:
         raise SubjectError(f"{file} holds a scenario, not a finding: say with --subject on what to run it")
     specs = list(specs) or [str(finding and finding.spec)]
-    subjects = [load(spec) for spec in specs]
+    subjects = [load(spec, sync_budget) for spec in specs]
     listener(Started("replay", [subject.name for subject in subjects], None, str(device), Budget()))
     campaign = Campaign(subjects, device, None, listener, shrinks=False)
     for subject in subjects:
@@ -35,6 +40,8 @@ def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Lis
                 f"{scenario.options.rows} and {', '.join(sorted({*map(scenario.pooling_type, scenario.requests)}))}"
                 + (f"; {subject.name} lacks {', '.join(sorted(subject.lacks))}" if subject.lacks else "")
             )
+    if not runs_on(scenario, device):
+        raise SubjectError(f"{file} is for an engine, which makes its own tensors: replay it with --device cpu or cuda")
     with torch.inference_mode():
         campaign.judge(scenario)
     report = campaign.finish()

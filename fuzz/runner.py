@@ -18,12 +18,19 @@ import torch
 
 from fuzz.blame import Blame, blame
 from fuzz.verdict import Judgement, Verdict
+from fuzz.waits import Waits
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
 from oracle import contracts
-from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, Violation, first_broken
+from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, Violation, first_broken, wrong_result
+from oracle.device.audit import audit
+from oracle.device.bindings import bindings
+from oracle.device.memory import data
+from oracle.device.ops import is_our_limit
+from oracle.device.record import is_subjects
+from oracle.device.stream import STREAM, RewrittenSourceError, late_copies
 from oracle.metadata import replace_indices, task_groups
-from oracle.rows import STALE, same_bits
+from oracle.rows import STALE
 from oracle.scenario import Malformed, Step
 
 
@@ -71,6 +78,10 @@ class PoolerCall:
     well_formed: bool = True
 
 
+HandedOut = tuple[str, Any, Any]
+"""A request with its output, due and actual."""
+
+
 class Run:
     """A subject in the middle of a scenario."""
 
@@ -87,16 +98,26 @@ class Run:
         self._poolers: dict[str, PoolFn] = {}
         widest = max((_num_rows(step) for step in world.scenario.steps), default=0)
         self._buffer = world.universe.rows.new_full((max(widest, max_rows), self.options.hidden_size), STALE)
-        self._handed_out: list[list[tuple[str, Any, Any]]] = []
+        self.profiles = False
+        """Whether an audit on CUDA sees copies and kernels too."""
+        self.waits = Waits(world, subject)
+        self._handed_out: list[list[HandedOut]] = []
+        self._unread: tuple[int, list[list[HandedOut]]] = (0, [])
+        """How much was launched by the end of the step before, and its outputs, which an async engine reads late."""
         self._vacated: list[Any] = []
 
     def all_steps(self) -> Judgement:
         """Take every step of the scenario."""
         index = 0
         try:
-            for step in self.world.scenario.steps:
-                self.step(step)
-                index += 1
+            with late_copies(self.options.late_copies):
+                for step in self.world.scenario.steps:
+                    self.step(step)
+                    index += 1
+                self._read_when_landed(*self._unread)
+            grown = self.waits.growth()
+            if grown:
+                raise Fallen(Verdict.VIOLATES, "waits-do-not-grow", grown)
         except Fallen as fallen:
             return fallen.judgement(self.comparisons, index)
         except SubjectError:
@@ -131,8 +152,7 @@ class Run:
             except Fallen as fallen:
                 fallen.pooling_type = call.pooling_type
                 raise
-        hidden_states.fill_(STALE)
-        self._read_late_outputs()
+        self._end_step(hidden_states)
         if self.options.reuses_states:
             self._vacated += [self.states[name] for name in names if self._is_finished(name)]
 
@@ -170,7 +190,7 @@ class Run:
         counts_np = np.array(counts, dtype=self.options.index_dtype)
         query_start_loc = None
         if self.options.query_start_loc:
-            query_start_loc = self._host_ints([0, *accumulate(counts)]).to(world.device)
+            query_start_loc = self._host_ints([0, *accumulate(counts)]).to(world.device, non_blocking=True)
         seq_lens = self._host_ints([self.computed[name] for name in names])
         metadata.build_pooling_cursor(counts_np, seq_lens, world.device, query_start_loc)
         if self.options.rewrites_counts:
@@ -254,7 +274,8 @@ class Run:
         if pooling_type not in self._poolers:
             config = self.world.config(pooling_type)
             try:
-                self._poolers[pooling_type] = self.subject.build(config, self.options.level)
+                with bindings(self.world.device):
+                    self._poolers[pooling_type] = self.subject.build(config, self.options.level)
             except Exception as error:
                 raise SubjectError(
                     f"{self.subject.name} could not make a pooler for {pooling_type} at level "
@@ -273,14 +294,18 @@ class Run:
         broken = first_broken(BEFORE, seen) if call.well_formed else None
         if broken:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
-        given = call.hidden_states.clone()
+        given = data(call.hidden_states).clone()
         cursor_before = seen.cursor if call.well_formed else None
         try:
-            outputs = call.pool(call.hidden_states, call.metadata)
+            with bindings(self.world.device), audit(self.world.device, self.profiles) as record:
+                outputs = call.pool(call.hidden_states, call.metadata)
         except SubjectError:
             raise
         except Exception as error:
+            if is_our_limit(error):
+                raise
             raise raised(error, call.may_reject) from error
+        self.waits.keep(record, call.names, self.computed, computed_before)
         finished = [self._is_finished(name) for name in call.names]
         outcome = Outcome(
             call=seen,
@@ -293,19 +318,23 @@ class Run:
             must_own_outputs=self.options.async_scheduling,
             origin=self.world.universe.origin,
             finished=finished,
+            record=record,
+            allowed_waits=self.waits.allowed(call.names, call.pooling_type),
         )
         broken = first_broken(AFTER, outcome)
         if broken:
             told = broken
-            if call.may_reject:
+            # A pooler that is right in spite of the caller's mistake must not pay for it with waits.
+            excused = call.may_reject and broken.contract != "sync-budget"
+            if excused:
                 message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
                 told = Violation("reject-or-be-right", str(message))
             place = _place_of_code(call.pool)
             fallen = Fallen(Verdict.VIOLATES, told.contract, told.message, place, blame(outcome, self.world.universe))
-            fallen.beneath = broken.contract if call.may_reject else ""
+            fallen.beneath = broken.contract if excused else ""
             raise fallen
         self.comparisons += max(1, len(call.names))
-        if self.options.async_scheduling:
+        if self.options.async_scheduling or self.options.late_copies:
             self._handed_out.append(list(outcome.pairs()))
 
     def _due(self, name: str, finished: bool) -> Any:
@@ -314,19 +343,43 @@ class Run:
         # A sequence pooler hands out a row for everyone; the engine drops those of unfinished requests.
         return None if self.world.requests[name].is_token_task else ANYTHING
 
+    def _end_step(self, hidden_states: torch.Tensor) -> None:
+        """Overwrite the step's buffer, and read the outputs when an engine would."""
+        if not self.options.async_scheduling:
+            self._read_when_landed(STREAM.position(), self._handed_out)
+            hidden_states.fill_(STALE)
+            self._handed_out = []
+            return
+        hidden_states.fill_(STALE)
+        self._read_late_outputs()
+        if self.options.late_copies:
+            self._read_when_landed(*self._unread)
+            self._unread = STREAM.position(), self._handed_out
+        self._handed_out = self._handed_out[-1:]
+
     def _read_late_outputs(self) -> None:
         """Look again at what this step and the last handed out, now that the buffer is overwritten."""
         for name, expected, actual in chain.from_iterable(self._handed_out):
-            intact = (
-                same_bits(expected, actual) if isinstance(expected, torch.Tensor) else not expected.wrong(actual).any()
-            )
-            if not intact:
+            if wrong_result(expected, actual, self.world.universe.origin):
                 raise Fallen(
                     Verdict.VIOLATES,
                     "outputs-own-their-rows",
                     f"request {name}'s output changed after it was handed out, by the next step or its buffer",
                 )
-        self._handed_out = self._handed_out[-1:]
+
+    def _read_when_landed(self, position: int, handed_out: Sequence[Sequence[HandedOut]]) -> None:
+        """Look again at what was handed out, now that the copies launched before `position` have landed."""
+        try:
+            rewritten = STREAM.land(position)
+        except RewrittenSourceError as error:
+            raise Fallen(Verdict.VIOLATES, "values", str(error)) from error
+        why = f"; the host rewrote the source of an upload under way, {', '.join(rewritten)}" if rewritten else ""
+        for name, expected, actual in chain.from_iterable(handed_out):
+            wrong = wrong_result(expected, actual, self.world.universe.origin)
+            if wrong:
+                raise Fallen(
+                    Verdict.VIOLATES, "values", f"when the step's copies had landed, request {name} {wrong}{why}"
+                )
 
 
 def _num_rows(step: Step) -> int:
@@ -371,7 +424,7 @@ def raised(error: Exception, may_reject: bool) -> Fallen:
 def _place_of(error: Exception) -> str:
     """File and line of the innermost frame that is the subject's own code."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if "/torch/" not in frame.filename] or frames
+    own = [frame for frame in frames if is_subjects(frame.filename)] or frames
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 

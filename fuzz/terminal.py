@@ -30,6 +30,8 @@ class Terminal:
         self.console = Console(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
         self._live: Live | None = None
         self._legend_is_due = True
+        self.replay_options = ""
+        """What a replay must be told besides the file."""
 
     def on_event(self, event: Event) -> None:
         """Show an event."""
@@ -134,7 +136,7 @@ class Terminal:
             self._legend_is_due = False
         say()
         for name, text in facts(told):
-            self._fact(name, text)
+            self._fact(name, text + self.replay_options if name == "replay" else text)
 
     def _fact(self, name: str, text: str) -> None:
         fact = Text.assemble((f"{name}: ", "bold"), text)

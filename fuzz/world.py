@@ -8,6 +8,7 @@ import torch
 
 from impl.config import HeadConfig, Lack, PoolerConfig, Subject
 from oracle import reference
+from oracle.device.memory import data
 from oracle.reference import Expected
 from oracle.rows import Universe
 from oracle.scenario import PoolingType, Request, Scenario
@@ -35,7 +36,7 @@ class World:
         """The result due to a request once it is finished."""
         if name not in self._expected:
             request, options = self.requests[name], self.scenario.options
-            rows = self.universe.of(name, 0, request.prompt_len)
+            rows = data(self.universe.of(name, 0, request.prompt_len))
             due = reference.pool(self.pooling_types[name], rows, request)
             if options.level != "method":
                 due = reference.apply_head(due, request, options.head, options.seed)
@@ -47,7 +48,8 @@ class World:
         if not self.needs_token_ids:
             return None, None
         places = [self._place[name] for name in names]
-        return self._token_ids_on_device[places], self._token_ids[places]
+        index = torch.tensor(places, dtype=torch.int64)
+        return self._token_ids_on_device[index.to(self.device, non_blocking=True)], self._token_ids[index]
 
     def config(self, pooling_type: str = "ALL") -> PoolerConfig:
         """What the subject's factory is called with."""

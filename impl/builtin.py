@@ -1,6 +1,6 @@
 """The built-in subjects by name."""
 
-from impl.config import Level, PoolerConfig, PoolFn, Subject
+from impl.config import Level, PoolerConfig, PoolFn, Subject, SyncBudget
 from impl.grouped import Grouped
 from impl.hostsplit import HostSplit
 from impl.methods import Methods
@@ -9,28 +9,40 @@ from impl.sliced import Sliced
 from oracle.metadata import RowsConvention
 
 
-def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: str) -> Subject:
+def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: str, budget: SyncBudget) -> Subject:
     def build(config: PoolerConfig, level: Level) -> PoolFn:
         if level == "pooler":
             return Pooler(config, methods(config))
         method: PoolFn = methods(config).method(config.pooling_type)
         return method
 
+    supports = frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN"))
     return Subject(
         name=methods.__name__.lower(),
         build=build,
-        supports=frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN")),
+        supports=supports,
         rows=rows,
         levels=("method", "pooler"),
         about=about,
+        sync_budgets=dict.fromkeys(supports, budget),
     )
 
 
 BUILTIN = {
     subject.name: subject
     for subject in (
-        _subject(Sliced, ("group", "step"), "per-request slicing through device indices (before the change)"),
-        _subject(Grouped, ("group", "step"), "one slice over the subgroup, one split (the published change)"),
-        _subject(HostSplit, ("group",), "one split by host counts, no device read"),
+        _subject(
+            Sliced,
+            ("group", "step"),
+            "per-request slicing through device indices (before the change)",
+            SyncBudget(per_request=2),
+        ),
+        _subject(
+            Grouped,
+            ("group", "step"),
+            "one slice over the subgroup, one split (the published change)",
+            SyncBudget(per_call=2),
+        ),
+        _subject(HostSplit, ("group",), "one split by host counts, no device read", SyncBudget()),
     )
 }

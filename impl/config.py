@@ -1,7 +1,7 @@
 """What a subject is asked for, and what it answers with."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -62,6 +62,18 @@ class MetadataApi(Protocol):
 
 
 @dataclass(frozen=True)
+class SyncBudget:
+    """How often a call may make the host wait for the device: `per_call + per_request * requests`."""
+
+    per_call: int = 0
+    per_request: int = 0
+
+    def allowed(self, num_requests: int) -> int:
+        """Waits in a call of so many requests."""
+        return self.per_call + self.per_request * num_requests
+
+
+@dataclass(frozen=True)
 class Subject:
     """An implementation under test.
 
@@ -72,6 +84,7 @@ class Subject:
         rows: which calling conventions it takes.
         levels: whether it can be asked for methods, whole poolers, or both.
         api: the metadata classes it is to be handed.
+        sync_budgets: by pooling type, how often a call may wait for the device; left out: never.
         spec: how the command line names it; its name if left out.
         lacks: what it does not have and is not asked for.
 
@@ -88,10 +101,19 @@ class Subject:
     about: str = ""
     spec: str = ""
     lacks: frozenset[Lack] = frozenset()
+    sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.spec:
             object.__setattr__(self, "spec", self.name)
+
+    def sync_budget(self, pooling_type: str) -> SyncBudget:
+        """What it declares for a pooling type."""
+        return self.sync_budgets.get(pooling_type, SyncBudget())
+
+    def held_to(self, budget: SyncBudget) -> "Subject":
+        """The same subject with another budget, whatever it declares."""
+        return replace(self, sync_budgets=dict.fromkeys(self.supports, budget))
 
 
 class SubjectError(Exception):

@@ -8,14 +8,14 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 from impl.builtin import BUILTIN
-from impl.config import Level, PoolerConfig, PoolFn, Subject, SubjectError
+from impl.config import Level, PoolerConfig, PoolFn, Subject, SubjectError, SyncBudget
 from impl.vllm import names_vllm
 from impl.vllm import subject as vllm_subject
 from oracle.metadata import RowsConvention
@@ -23,12 +23,17 @@ from oracle.metadata import RowsConvention
 POOLING_TYPES = frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN"))
 
 
-def load(spec: str) -> Subject:
-    """The subject that a SPEC names.
+def load(spec: str, sync_budget: int | None = None) -> Subject:
+    """The subject that a SPEC names; a `sync_budget` a call takes the place of what it declares.
 
     Raises:
         SubjectError: there is none, or it can't be imported, or it is of the wrong shape.
     """
+    subject = _load(spec)
+    return subject if sync_budget is None else subject.held_to(SyncBudget(sync_budget))
+
+
+def _load(spec: str) -> Subject:
     if spec in BUILTIN:
         return BUILTIN[spec]
     if names_vllm(spec):
@@ -57,6 +62,8 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         supports: the pooling types it serves, default `{"ALL"}`.
         rows: the calling convention it takes, default `"group"`; a tuple for both.
         level: `"method"`, the default, or `"pooler"` for a whole layer with heads and dispatch.
+        sync_budget: how often a call may wait for the device, default 0; a pair `(a call, a request)` if
+            that grows with the batch; a dict from pooling types to either.
 
     Raises:
         SubjectError: an attribute has an impossible value.
@@ -71,6 +78,29 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         supports=frozenset(supports),
         rows=rows,
         levels=levels,
+        sync_budgets=_budgets(getattr(factory, "sync_budget", 0), supports, f"{name}'s `sync_budget`"),
+    )
+
+
+def _budgets(declared: Any, supports: Iterable[str], what: str) -> dict[str, SyncBudget]:
+    by_type = declared if isinstance(declared, dict) else dict.fromkeys(supports, declared)
+    budgets = {}
+    for pooling_type, value in by_type.items():
+        parts = (value,) if isinstance(value, int) else value
+        if pooling_type not in POOLING_TYPES or not _are_counts(parts):
+            raise SubjectError(
+                f"{what} is {declared!r}, but should be a number of waits a call, a pair of numbers a call and a "
+                f"request, or a dict from {', '.join(sorted(POOLING_TYPES))} to either"
+            )
+        budgets[pooling_type] = SyncBudget(*parts)
+    return budgets
+
+
+def _are_counts(parts: Any) -> bool:
+    return (
+        isinstance(parts, (tuple, list))
+        and 1 <= len(parts) <= 2
+        and all(isinstance(part, int) and part >= 0 for part in parts)
     )
 
 

@@ -16,14 +16,12 @@ class Sliced(Methods):
 
     def chunks(self, hidden_states: torch.Tensor, cursor: PoolingCursor) -> Sequence[torch.Tensor]:
         """See `Methods.chunks`."""
-        bounds = zip(cursor.first_token_indices_gpu, cursor.last_token_indices_gpu, strict=True)
-        chunks = [hidden_states[first : last + 1] for first, last in bounds]
-        # Slicing past the end is silent, so a missing row shows only in the last chunk's length.
-        if chunks and chunks[-1].shape[0] < _last_span(cursor):
-            raise CursorError(f"the last request's span goes past the {hidden_states.shape[0]} rows of hidden_states")
+        chunks = []
+        for first_index, last_index in zip(cursor.first_token_indices_gpu, cursor.last_token_indices_gpu, strict=True):
+            first, last = int(first_index), int(last_index)
+            chunk = hidden_states[first : last + 1]
+            # Slicing past the end is silent.
+            if chunk.shape[0] != last + 1 - first:
+                raise CursorError(f"rows {first} to {last} go past the {hidden_states.shape[0]} of hidden_states")
+            chunks.append(chunk)
         return chunks
-
-
-def _last_span(cursor: PoolingCursor) -> int:
-    """Rows that the last request's device indices name."""
-    return int(cursor.last_token_indices_gpu[-1] - cursor.first_token_indices_gpu[-1]) + 1

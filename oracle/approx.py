@@ -15,6 +15,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from oracle.device.memory import data
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 FLOAT32_UNIT: Final = torch.finfo(torch.float32).eps / 2
@@ -132,5 +134,5 @@ class Approx:
 
 def as_float64(tensor: torch.Tensor) -> Floats:
     """The tensor's values on the host."""
-    values: Floats = tensor.detach().cpu().double().numpy()
+    values: Floats = data(tensor).detach().cpu().double().numpy()
     return values

@@ -7,7 +7,7 @@ returns what is wrong, in one message, or None.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from oracle.approx import Approx, as_float64
+from oracle.device.memory import address, data, retained_bytes
+from oracle.device.record import Record
 from oracle.reference import Expected
 from oracle.rows import bits, same_bits
 
@@ -113,6 +115,10 @@ class Outcome:
     must_own_outputs: bool
     origin: Callable[[torch.Tensor], str]
     finished: Sequence[bool]
+    record: Record = field(default_factory=Record)
+    """What the call asked of the device."""
+    allowed_waits: int = 0
+    """How often the host may wait for the device."""
 
     results: list[Any] = field(init=False)
     """One output a request, or fewer or more if the pooler got the number wrong."""
@@ -507,9 +513,9 @@ def state_owns_its_rows(outcome: Outcome) -> str | None:
     Why: the engine reuses the buffer for the next step.
     Without it: earlier chunks turn into the latest chunk's values.
     """
-    memory = _memory(outcome.call.hidden_states)
+    memory = address(outcome.call.hidden_states)
     for name, held in zip(outcome.call.names, outcome.held, strict=True):
-        if any(tensor.numel() and _memory(tensor) == memory for tensor in held):
+        if any(tensor.numel() and address(tensor) == memory for tensor in held):
             return f"request {name}'s state holds a view of the step's hidden_states, which the engine will overwrite"
     return None
 
@@ -523,9 +529,9 @@ def outputs_own_their_rows(outcome: Outcome) -> str | None:
     """
     if not outcome.must_own_outputs:
         return None
-    memory = _memory(outcome.call.hidden_states)
+    memory = address(outcome.call.hidden_states)
     for name, _, actual in outcome.pairs():
-        if actual.numel() and _memory(actual) == memory:
+        if actual.numel() and address(actual) == memory:
             return f"request {name}'s output is a view of the step's hidden_states, which the next step will overwrite"
     return None
 
@@ -540,11 +546,10 @@ def state_is_bounded(outcome: Outcome) -> str | None:
     row_bytes = outcome.call.hidden_states.shape[-1] * outcome.call.hidden_states.element_size()
     for name, held, rows in zip(outcome.call.names, outcome.held, outcome.kept_rows, strict=True):
         if held:
-            by_memory = {_memory(tensor): tensor.untyped_storage().nbytes() for tensor in held}
-            retained_bytes = sum(by_memory.values())
-            if retained_bytes > rows * row_bytes:
+            total_bytes = sum({address(tensor): retained_bytes(tensor) for tensor in held}.values())
+            if total_bytes > rows * row_bytes:
                 return (
-                    f"request {name}'s state retains {retained_bytes} bytes, but the rows of its prompt are "
+                    f"request {name}'s state retains {total_bytes} bytes, but the rows of its prompt are "
                     f"{rows * row_bytes} bytes"
                 )
     return None
@@ -561,6 +566,21 @@ def state_cleared(outcome: Outcome) -> str | None:
         if finished and held:
             return f"request {name} is finished, but its state still holds {len(held)} tensors"
     return None
+
+
+@after
+def sync_budget(outcome: Outcome) -> str | None:
+    """A call makes the host wait for the device no more often than its pooler declares: never, by default.
+
+    Why: each wait drains the device's queue and adds its latency to every request of the step.
+    Without it: a step gets slower with no wrong number to show for it, and only on a device.
+    """
+    if len(outcome.record.waiting) <= outcome.allowed_waits:
+        return None
+    return (
+        f"{outcome.record.describe_waits()} for {_requests(len(outcome.call.names))}, but should wait at most "
+        f"{outcome.allowed_waits} times: {_told(outcome.record.places())}"
+    )
 
 
 @declare("after")
@@ -642,6 +662,31 @@ def state_determines_behaviour(message: str) -> str | None:
     return message
 
 
+@declare("between")
+def waits_do_not_grow(by_size: Mapping[int, Record], declared: int) -> str | None:
+    """Calls that differ in the number of requests alone wait equally often, or as much more as is declared.
+
+    Why: a wait a request is bearable in a test of two requests and a stall in a batch of 256.
+    Without it: latency grows with load, which is when it hurts.
+    """
+    size = max(by_size, default=0)
+    if size < LADDER[-1] or len(by_size) < len(LADDER):
+        return None
+    waits = [len(record.waiting) for record in by_size.values()]
+    growth = float(np.polyfit(list(by_size), waits, 1)[0])
+    if growth <= declared + _STEADY:
+        return None
+    record = by_size[size]
+    return (
+        f"{record.describe_waits()} for {_requests(size)}, {growth:.1f} more with each, but should be at most "
+        f"{declared} more: {_told(record.places())}"
+    )
+
+
+LADDER: Final = (1, 2, 4, 8, 16, 32)
+"""Batch sizes that show growth; from fewer or smaller ones none is concluded."""
+_STEADY: Final = 1 / 16
+"""More waits a request than this are growth; less is a wait that small batches get by without."""
 _INDEX_DTYPES: Final = (torch.int32, torch.int64)
 _HOST_FIELDS: Final = ("prompt_lens_cpu", "seq_lens_cpu", "num_scheduled_tokens_cpu")
 _CURSOR_FIELDS: Final = ("first_token_indices_gpu", "last_token_indices_gpu", *_HOST_FIELDS)
@@ -669,12 +714,16 @@ def _ints(tensor: torch.Tensor | None) -> list[int]:
     """The values of a well-formed field, or none."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
         return []
-    values: list[int] = tensor.tolist()
+    values: list[int] = data(tensor).tolist()
     return values
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _requests(number: int) -> str:
+    return f"{number} request{'' if number == 1 else 's'}"
+
+
+def _told(places: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} x {place}" for place, count in places.items())
 
 
 def _shape(value: Any) -> str:

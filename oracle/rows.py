@@ -11,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from oracle.device.audit import unaudited
+from oracle.device.memory import data
 from oracle.scenario import Scenario
 
 MODULUS: Final = 251
@@ -76,6 +78,7 @@ class Universe:
 
     def origin(self, row: torch.Tensor) -> str:
         """Say in words which row this is: whose, and which token's."""
+        row = data(row)
         if bool((row == STALE).all()):
             return "the step's buffer after it was overwritten"
         found = self.sources(row)
@@ -91,7 +94,7 @@ class Universe:
         if not hasattr(self, "_found"):
             self._found: dict[bytes, list[tuple[str, int]]] = {}
             for name in self.names:
-                for position, row in enumerate(self.of(name, 0, self.lengths[name])):
+                for position, row in enumerate(data(self.of(name, 0, self.lengths[name]))):
                     self._found.setdefault(_key(row), []).append((name, position))
         return self._found
 
@@ -103,7 +106,7 @@ def _realistic(values: Ints, seed: int) -> Any:
 
 
 def _key(row: torch.Tensor) -> bytes:
-    return bits(row.detach().cpu().contiguous()).numpy().tobytes()
+    return bits(row.cpu().contiguous()).numpy().tobytes()
 
 
 def _show(row: torch.Tensor) -> str:
@@ -116,12 +119,12 @@ _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes as integers, so that nan equals itself and 0.0 differs from -0.0."""
-    return tensor.view(_BITS[tensor.element_size()])
+    return data(tensor).view(_BITS[tensor.element_size()])
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors of one shape and dtype hold the same bytes."""
-    return torch.equal(left, right) or torch.equal(bits(left), bits(right))
+    return torch.equal(data(left), data(right)) or torch.equal(bits(left), bits(right))
 
 
 @lru_cache(maxsize=64)
@@ -139,6 +142,13 @@ def weight(in_features: int, out_features: int, seed: int) -> torch.Tensor:
     return matrix
 
 
+@lru_cache(maxsize=256)
+def _weight_on(device: torch.device, in_features: int, out_features: int, seed: int) -> torch.Tensor:
+    """The weights on a device, as a served model has them before the first request."""
+    with unaudited():
+        return weight(in_features, out_features, seed).to(device, non_blocking=True)
+
+
 class Linear:
     """A projector or classifier: callable on rows (..., in_features); bias-free.
 
@@ -152,7 +162,7 @@ class Linear:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows (..., in_features) to (..., out_features) of the same dtype."""
-        matrix = self.matrix(rows.shape[-1]).to(rows.device)
+        matrix = _weight_on(rows.device, rows.shape[-1], self.out_features, self.seed)
         return torch.nn.functional.linear(rows.float(), matrix).to(rows.dtype)
 
     def matrix(self, in_features: int) -> torch.Tensor:

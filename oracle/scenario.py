@@ -109,6 +109,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Whether the caller rewrites its host arrays of counts and lengths once the cursor is built."""
     reuses_states: bool = False
     """Whether a request that starts is given the pooling states of one that has left."""
+    late_copies: bool = False
+    """On the simulated device: non-blocking copies land as late as a device may let them."""
     malformed: Malformed | None = None
     """A mistake of the caller, which the pooler must reject or survive."""
     head: Head = Head()
