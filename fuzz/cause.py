@@ -23,6 +23,8 @@ PLAIN: Final = frozenset((
     "ALL", "STEP", "CLS", "LAST", "MEAN",
 ))  # fmt: skip
 """Features that the plainest scenario has; the pooling type is compared by itself."""
+SIZES: Final = (2, 3, 4, 8)
+"""Numbers of requests and of tokens that a fault may take."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,9 @@ def _details(scenario: Scenario) -> list[str]:
     options, requests = scenario.options, scenario.requests
     found = [f"{name} {value}" for name, value in departures(options.head)]
     found += [f"malformed {options.malformed}"] if options.malformed else []
-    found += [f"{count} requests" for count in (2, 3) if len(requests) >= count]
-    found += ["two tokens"] if any(request.prompt_len > 1 for request in requests) else []
+    longest = max((request.prompt_len for request in requests), default=0)
+    found += [f"{count} requests" for count in SIZES if len(requests) >= count]
+    found += [f"a prompt of {count} tokens" for count in SIZES if longest >= count]
     for request in requests:
         found += [name for name, _ in departures(request) if name not in ("name", "task", "prompt_token_ids")]
     return found

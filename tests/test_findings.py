@@ -44,7 +44,7 @@ def search(
         return Pooler(config, methods) if level == "pooler" else methods.method(config.pooling_type)
 
     subject = Subject("slipping", build, supports=frozenset(serves), levels=levels)
-    return fuzz([subject], Budget(max_scenarios=800), seed=1, device=CPU)
+    return fuzz([subject], Budget(max_scenarios=2000), seed=1, device=CPU)
 
 
 def lose_a_row_of_long_prompts(outputs: Rows, metadata: Any) -> Rows:

@@ -44,7 +44,7 @@ def served(subject: Subject, count: int) -> list[Scenario]:
 def test_every_pooling_type_holds_somewhere_at_each_level_and_no_checker_fails(version: str) -> None:
     subject = release(version)
     held: set[tuple[str, str]] = set()
-    for scenario in served(subject, 600):
+    for scenario in served(subject, 1200):
         judgement = run(scenario, subject, CPU)
         assert judgement.verdict is not Verdict.UNKNOWN, judgement.message
         if judgement.verdict is Verdict.HOLDS:
