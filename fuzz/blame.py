@@ -66,7 +66,7 @@ def blame(outcome: Outcome, universe: Universe) -> Blame | None:
 
 
 def _wrong_rows(name: str, expected: Expected, actual: torch.Tensor, universe: Universe) -> Iterator[WrongRow]:
-    if actual.dtype != expected.dtype:
+    if actual.dtype != expected.dtype or actual.device != universe.rows.device:
         return
     got = actual if actual.dim() == 2 else actual[None]
     num_due, width = expected.shape if len(expected.shape) == 2 else (1, *expected.shape)

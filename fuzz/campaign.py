@@ -28,7 +28,7 @@ from impl.config import Subject, SubjectError
 from oracle.device.ops import NAME as SIMULATED
 from oracle.scenario import Scenario
 
-STRETCH: Final = 64
+STRETCH: Final = 16
 """Scenarios drawn from one mix before the swarm moves on."""
 SHRINK_TIME_S: Final = 4.0
 

@@ -102,6 +102,7 @@ class Run:
         """Whether an audit on CUDA sees copies and kernels too."""
         self.waits = Waits(world, subject)
         self._handed_out: list[list[HandedOut]] = []
+        """What each step handed out, this one's last."""
         self._unread: tuple[int, list[list[HandedOut]]] = (0, [])
         """How much was launched by the end of the step before, and its outputs, which an async engine reads late."""
         self._vacated: list[Any] = []
@@ -133,6 +134,7 @@ class Run:
         Raises:
             Fallen: a contract is broken, or the subject raised.
         """
+        self._handed_out.append([])
         for name in (*step.preempted, *step.aborted):
             self.computed[name] = self.world.requests[name].num_cached_tokens
             self.states[name].clean()
@@ -335,7 +337,7 @@ class Run:
             raise fallen
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling or self.options.late_copies:
-            self._handed_out.append(list(outcome.pairs()))
+            self._handed_out[-1].extend(outcome.pairs())
 
     def _due(self, name: str, finished: bool) -> Any:
         if finished:

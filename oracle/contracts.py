@@ -126,7 +126,10 @@ class Outcome:
     """The tensors in each request's state after the call."""
 
     def __post_init__(self) -> None:
-        self.results = list(self.outputs) if isinstance(self.outputs, (list, tuple, torch.Tensor)) else []
+        there = isinstance(self.outputs, (list, tuple)) or (
+            isinstance(self.outputs, torch.Tensor) and self.outputs.dim() > 0
+        )
+        self.results = list(self.outputs) if there else []
         self.held = [tensors_in(state) for state in self.call.states]
 
     def pairs(self) -> Iterator[tuple[str, Any, Any]]:

@@ -156,7 +156,7 @@ class _Writer:
             yield "counts.fill(-1)"
             yield f"assert metadata.pooling_cursor.num_scheduled_tokens_cpu.tolist() == {list(call.scheduled)}"
             return
-        yield from self._malformed()
+        yield from self._malformed(call)
         if contract == "inputs-unchanged" and last:
             yield "given = hidden_states.clone()"
         pool = f"{self.poolers[call.pooling_type]}(hidden_states, metadata)"
@@ -226,7 +226,10 @@ class _Writer:
         yield from (f"    {argument}," for argument in arguments)
         yield f"){cut}"
 
-    def _malformed(self) -> Iterator[str]:
+    def _malformed(self, call: TracedCall) -> Iterator[str]:
+        """The caller's mistake, where the call has room for it (as in `fuzz.runner.malform`)."""
+        if len(call.names) < (2 if self.options.malformed == "gap" else 1):
+            return
         match self.options.malformed:
             case "missing-scheduled-counts":
                 yield "del metadata.pooling_cursor.num_scheduled_tokens_cpu"
