@@ -14,6 +14,7 @@ from typing import Final
 import torch
 
 from fuzz.canary import CANARY
+from fuzz.cause import cause
 from fuzz.draws import SeededDraw
 from fuzz.features import FLOOR, features, owed
 from fuzz.findings import Finding, Findings, from_failure
@@ -90,20 +91,24 @@ class Report:
     interrupted: bool = False
     error: str = ""
     """What kept the run from doing all of its work, if anything."""
+    skipped: str = ""
+    """Why there was nothing to do, if so."""
 
     @property
     def verdict(self) -> str:
-        """`error`, `violates`, `inconclusive` or `holds`."""
+        """`error`, `violates`, `inconclusive`, `skipped` or `holds`."""
         if self.error:
             return "error"
+        if self.skipped:
+            return "skipped"
         if self.findings:
             return "violates"
         return "inconclusive" if self.doubts else "holds"
 
     @property
     def exit_code(self) -> int:
-        """0 holds, 1 violated, 2 could not run, 3 inconclusive."""
-        return {"holds": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
+        """0 holds or skipped, 1 violated, 2 could not run, 3 inconclusive."""
+        return {"holds": 0, "skipped": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
 
 
 class Campaign:
@@ -150,8 +155,7 @@ class Campaign:
             self.doubt(f"the checker failed on {subject.name}:\n{judgement.message}")
         if judgement.verdict.is_finding:
             found = self.findings.add(
-                subject,
-                judgement,
+                cause(subject.name, scenario, judgement),
                 lambda: from_failure(scenario, subject, judgement, self.device, self.shrink_time_s),
             )
             report.findings = list(self.findings)
@@ -174,6 +178,7 @@ class Campaign:
     def finish(self) -> Report:
         """Close the run; one that compared nothing proves nothing."""
         report = self.report
+        self.findings.finish()
         report.findings = list(self.findings)
         report.error = self.findings.error
         report.elapsed_s = time.monotonic() - self.started_s

@@ -43,8 +43,14 @@ MIXED_SMALL: Final = replace(
 """Three one-token requests of token and sequence tasks in every arrangement: subgroups at every place."""
 
 
-def check_one(subject: Subject, device: torch.device, directory: Path | None, listener: Listener) -> Report:
-    """Judge one subject.
+def check_one(
+    subject: Subject,
+    device: torch.device,
+    directory: Path | None,
+    listener: Listener,
+    fixed: Sequence[Scenario] = (),
+) -> Report:
+    """Judge one subject, on the scenarios of `fixed` besides those that ship.
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports.
@@ -53,15 +59,15 @@ def check_one(subject: Subject, device: torch.device, directory: Path | None, li
     campaign = Campaign([subject], device, directory, listener)
     try:
         with torch.inference_mode():
-            _check(campaign, subject)
+            _check(campaign, subject, fixed)
     except KeyboardInterrupt:
         campaign.report.interrupted = True
         campaign.doubt("the check was interrupted")
     return campaign.finish()
 
 
-def _check(campaign: Campaign, subject: Subject) -> None:
-    for scenario in regressions():
+def _check(campaign: Campaign, subject: Subject, fixed: Sequence[Scenario]) -> None:
+    for scenario in (*regressions(), *fixed):
         campaign.judge(as_called(subject, scenario))
     if "ALL" in subject.supports and "method" in subject.levels:
         _walk(campaign, subject)
@@ -182,14 +188,20 @@ def as_called(subject: Subject, scenario: Scenario) -> Scenario:
     return msgspec.structs.replace(scenario, options=options)
 
 
-def check(specs: Sequence[str], device: torch.device, directory: Path | None, listener: Listener) -> Report:
-    """Judge each subject named by its spec.
+def check(
+    specs: Sequence[str],
+    device: torch.device,
+    directory: Path | None,
+    listener: Listener,
+    fixed: Sequence[Scenario] = (),
+) -> Report:
+    """Judge each subject named by its spec, on the scenarios of `fixed` besides those that ship.
 
     Raises:
         SubjectError: a subject can't be had.
     """
     if len(specs) == 1:
-        return check_one(load(specs[0]), device, directory, listener)
+        return check_one(load(specs[0]), device, directory, listener, fixed)
     names = [load(spec).name for spec in specs]
     listener(Started("check", names, None, str(device), Budget()))
     # A fork has torch imported already; CUDA does not survive one.
@@ -197,14 +209,14 @@ def check(specs: Sequence[str], device: torch.device, directory: Path | None, li
     context = multiprocessing.get_context("fork" if forks else "spawn")
     workers = min(len(specs), (os.cpu_count() or 1) + 1)
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_check_spec, spec, str(device), directory) for spec in specs]
+        futures = [pool.submit(_check_spec, spec, str(device), directory, fixed) for spec in specs]
         _follow(futures, listener)
         return merged([future.result() for future in futures])
 
 
-def _check_spec(spec: str, device: str, directory: Path | None) -> Report:
+def _check_spec(spec: str, device: str, directory: Path | None, fixed: Sequence[Scenario]) -> Report:
     torch.set_num_threads(1)
-    return check_one(load(spec), torch.device(device), directory, lambda event: None)
+    return check_one(load(spec), torch.device(device), directory, lambda event: None, fixed)
 
 
 def _follow(futures: Sequence[Future[Report]], listener: Listener) -> None:

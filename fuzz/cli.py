@@ -3,18 +3,18 @@
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
+
+from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, REGRESSIONS, corpus
 
 if TYPE_CHECKING:
     import torch
 
     from fuzz.campaign import Report
 
-COULD_NOT_RUN = 2
 DEFAULT_MAX_TIME = "30s"
-DEFAULT_DIRECTORY = Path(".poolproof/findings")
 
 
 class Duration(click.ParamType[float]):
@@ -45,8 +45,31 @@ device_option = click.option(
     help="Where the hidden states lie; auto takes CUDA if there is one.",
 )  # fmt: skip
 save_option = click.option(
-    "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT_DIRECTORY,
+    "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=FINDINGS,
     show_default=True, metavar="DIR", help="Where findings are kept.",
+)  # fmt: skip
+
+
+class ReportForm(click.ParamType[tuple[str, Path]]):
+    """A form of report, and where it goes: `html` or `html=path/to/file`."""
+
+    name = "report"
+    default_names: Final = {
+        "html": "report.html", "junit": "junit.xml", "sarif": "report.sarif", "github": "annotations.txt",
+        "json": "report.json", "markdown": "report.md",
+    }  # fmt: skip
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        """Form and path."""
+        form, _, path = str(value).partition("=")
+        if form not in self.default_names:
+            self.fail(f"{form!r} is no form of report; say one of {', '.join(self.default_names)}", param, ctx)
+        return form, Path(path or f".poolproof/{self.default_names[form]}")
+
+
+report_option = click.option(
+    "--report", "reports", type=ReportForm(), multiple=True, metavar="FORM[=PATH]",
+    help="Write a report besides: html, junit, sarif, github, json or markdown. Repeatable.",
 )  # fmt: skip
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of stdout."
@@ -81,13 +104,14 @@ def main() -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="Repeats a run; drawn and printed if left out.")
 @device_option
 @save_option
+@report_option
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, directory: Path, as_json: bool,
+    device_name: str, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
-    with _Session(as_json) as session:
+    with _Session(as_json, reports) as session:
         import secrets
 
         from fuzz.campaign import Budget
@@ -110,15 +134,29 @@ def fuzz(
 @subject_option
 @device_option
 @save_option
+@click.option("--since", metavar="REF", help="Only if the subject's pooling differs from this commit.")
+@report_option
 @json_option
-def check(specs: tuple[str, ...], device_name: str, directory: Path, as_json: bool) -> NoReturn:
-    """Run the pre-merge check: every schedule of a small scope, then fixed scenarios."""
-    with _Session(as_json) as session:
-        from fuzz.check import check as run_check
+def check(
+    specs: tuple[str, ...], device_name: str, directory: Path, since: str | None,
+    reports: tuple[tuple[str, Path], ...], as_json: bool,
+) -> NoReturn:  # fmt: skip
+    """Run the pre-merge check: every schedule of a small scope, then fixed scenarios.
 
-        session.report = run_check(
-            session.specs(specs), session.device(device_name), directory, session.terminal.on_event
-        )
+    Scenarios that were promoted (`poolproof corpus promote`) are among the fixed ones.
+    """
+    with _Session(as_json, reports) as session:
+        from fuzz.campaign import Report
+        from fuzz.check import check as run_check
+        from fuzz.corpus import promoted
+        from fuzz.since import changed_since
+
+        named = session.specs(specs)
+        if since is not None and not changed_since(since, named):
+            session.report = Report(named, None, skipped=f"nothing that bears on it has changed since {since}")
+        else:
+            fixed = list(promoted(REGRESSIONS))
+            session.report = run_check(named, session.device(device_name), directory, session.terminal.on_event, fixed)
     session.exit()
 
 
@@ -126,17 +164,43 @@ def check(specs: tuple[str, ...], device_name: str, directory: Path, as_json: bo
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @subject_option
 @device_option
+@report_option
 @json_option
-def replay(file: Path, specs: tuple[str, ...], device_name: str, as_json: bool) -> NoReturn:
+def replay(
+    file: Path, specs: tuple[str, ...], device_name: str, reports: tuple[tuple[str, Path], ...], as_json: bool
+) -> NoReturn:
     """Run a saved finding or scenario again.
 
     Without --subject it runs on the subject that the finding names.
     """
-    with _Session(as_json) as session:
+    with _Session(as_json, reports) as session:
         from fuzz.replay import replay as run_replay
 
         session.report = run_replay(file, specs, session.device(device_name), session.terminal.on_event)
     session.exit()
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--as", "form", type=click.Choice(["pytest", "issue"]), required=True, help="What to write.")
+@click.option("--subject", "spec", metavar="SPEC", help="Run it on this subject first, and export what that shows.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Where to; stdout if left out."
+)
+@device_option
+def export(file: Path, form: str, spec: str | None, output: Path | None, device_name: str) -> None:
+    """Write a saved finding as a standalone test, or as an issue for a tracker."""
+    with _Session(as_json=False) as session:
+        from fuzz.export import as_issue, as_pytest
+        from fuzz.findings import write_atomically
+        from fuzz.replay import finding_in
+
+        finding = finding_in(file, spec, session.device(device_name))
+        text = as_pytest(finding) if form == "pytest" else as_issue(finding)
+        if output is None:
+            click.echo(text, nl=False)
+        else:
+            write_atomically(output, text)
 
 
 @main.command()
@@ -155,11 +219,16 @@ def subjects() -> None:
     print_subjects()
 
 
+main.add_command(corpus)
+
+
 class _Session:
     """One command: its reader of events, its report, and its way out."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, reports: tuple[tuple[str, Path], ...] = ()) -> None:
         from fuzz.terminal import Terminal
+
+        self.reports = reports
 
         self.terminal: Terminal = Terminal(as_json)
         self.report: Report | None = None
@@ -172,10 +241,11 @@ class _Session:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from fuzz.findings import ExportError
         from impl.config import SubjectError
         from oracle.scenario import ScenarioError
 
-        if isinstance(error, (SubjectError, ScenarioError, OSError)):
+        if isinstance(error, (ExportError, SubjectError, ScenarioError, OSError)):
             self.terminal.could_not_run(str(error))
             sys.exit(COULD_NOT_RUN)
 
@@ -213,5 +283,17 @@ class _Session:
     def exit(self) -> NoReturn:
         """Print the report and leave with its exit code."""
         assert self.report is not None
+        self._write_reports(self.report)
         self.terminal.finished(self.report)
         sys.exit(self.report.exit_code)
+
+    def _write_reports(self, report: "Report") -> None:
+        """Write the reports asked for; one that can't be written is an error, told with all that was found."""
+        from fuzz.reports.forms import write
+
+        for form, path in self.reports:
+            try:
+                write(form, report, path)
+                report.notes.append(f"{form} report: {path}")
+            except OSError as error:
+                report.error = f"the {form} report can't be written: {error}"

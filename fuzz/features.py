@@ -1,8 +1,10 @@
 """Which features of the option space a scenario has, so that a run can say what it covered."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
+
+import msgspec
 
 from fuzz.mix import Mix
 from oracle.scenario import Scenario
@@ -84,3 +86,11 @@ def owed(mix: Mix) -> set[str]:
     if {"ALL", "STEP"} & set(mix.pooling_types) and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types):
         due.add("mixed tasks")
     return due
+
+
+def departures(data: msgspec.Struct) -> Iterator[tuple[str, object]]:
+    """Name and value of each field that is not at its default."""
+    for field in msgspec.structs.fields(data):
+        value = getattr(data, field.name)
+        if value != field.default:
+            yield field.name, msgspec.to_builtins(value)

@@ -1,10 +1,9 @@
 """Findings: violations with one cause, told once, kept as files that can be replayed."""
 
-import hashlib
 import os
 import re
-import tempfile
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -12,6 +11,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import torch
 
+from fuzz.blame import Blame
+from fuzz.cause import Cause, cause, fingerprint
 from fuzz.shrink import shrink
 from fuzz.start import run
 from fuzz.verdict import Judgement
@@ -20,6 +21,12 @@ from impl.config import Subject
 from oracle.scenario import Scenario, check_version, convert, dump_json, from_builtins, parse_json
 
 FILE_VERSION: Final = 1
+MAX_ALIKE: Final = 5
+"""Findings of one subject, symptom and pooling type; beyond that, failures are counted with the first of them."""
+
+
+class ExportError(ValueError):
+    """A finding that can't be put into the form asked for; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +47,23 @@ class Finding:
     """How to name the subject on the command line."""
     count: int = 1
     file: str | None = None
+    step: int | None = None
+    """The step of the scenario at which it falls."""
+    blame: Blame | None = None
+    """Whose rows are wrong, if rows are."""
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """Findings of one key are taken to have one cause."""
-        return self.subject, self.contract, self.pooling_type
+    def size(self) -> tuple[int, ...]:
+        """The smaller, the easier to take in."""
+        steps = self.scenario.steps
+        tokens = sum(request.prompt_len for request in self.scenario.requests)
+        return len(self.scenario.requests), len(steps), tokens, self.scenario.options.hidden_size
 
     @property
     def name(self) -> str:
         """A file name: subject, contract and a fingerprint of the scenario."""
         stem = re.sub(r"[^a-z0-9]+", "-", f"{self.subject}-{self.contract}".lower()).strip("-")
-        digest = hashlib.sha256(msgspec.json.encode(self.scenario)).hexdigest()[:8]
-        return f"{stem}-{digest}.json"
+        return f"{stem}-{fingerprint(self.scenario)}.json"
 
     def to_builtins(self) -> dict[str, Any]:
         """What a finding file and `--json` say of it."""
@@ -60,7 +72,10 @@ class Finding:
             "subject": self.subject,
             "spec": self.spec,
             "verdict": self.verdict,
+            "pooling_type": self.pooling_type,
+            "step": self.step,
             "message": self.message,
+            "blame": None if self.blame is None else msgspec.to_builtins(self.blame),
             "place": self.place,
             "count": self.count,
             "file": self.file,
@@ -70,30 +85,48 @@ class Finding:
 
 def from_failure(
     scenario: Scenario, subject: Subject, judgement: Judgement, device: torch.device, max_shrink_s: float
-) -> Finding:
-    """Shrink a failing scenario and tell what is wrong on the small one."""
+) -> tuple[Finding, Cause]:
+    """Shrink a failing scenario and tell what is wrong on the small one, and what it takes."""
+    wanted = cause(subject.name, scenario, judgement)
 
     def still_fails(candidate: Scenario) -> bool:
         if not supports(subject, candidate):
             return False
         seen = run(candidate, subject, device)
-        return (seen.contract, seen.verdict) == (judgement.contract, judgement.verdict)
+        return seen.verdict is judgement.verdict and _alike(cause(subject.name, candidate, seen), wanted)
 
     smallest = shrink(scenario, still_fails, max_shrink_s).scenario
     told = run(smallest, subject, device)
-    if told.contract != judgement.contract:
+    if not _alike(cause(subject.name, smallest, told), wanted):
         # It does not fail twice in the same way: keep what was seen, on the scenario it was seen on.
         smallest, told = scenario, judgement
-    return Finding(
+    finding = Finding(
         subject=subject.name,
         contract=told.contract,
         verdict=told.verdict.value,
         pooling_type=told.pooling_type,
         message=told.message if told.step is None else f"step {told.step}: {told.message}",
         scenario=smallest,
-        place=told.place,
+        place=relative(told.place),
         spec=subject.spec,
+        step=told.step,
+        blame=told.blame,
     )
+    return finding, cause(subject.name, smallest, told)
+
+
+def relative(place: str) -> str:
+    """File and line, the file relative to the working directory or to the installed packages if it lies below."""
+    path, colon, line = place.rpartition(":")
+    for root in (Path.cwd(), Path(sysconfig.get_path("purelib"))):
+        if Path(path).is_relative_to(root):
+            return f"{Path(path).relative_to(root)}{colon}{line}"
+    return place
+
+
+def _alike(one: Cause, other: Cause) -> bool:
+    """Whether two scenarios fail in the same way, whatever it takes."""
+    return replace(one, needs=other.needs) == other
 
 
 class Findings:
@@ -103,29 +136,55 @@ class Findings:
         self.directory = directory
         self.error = ""
         """Why a finding could not be kept, if so."""
-        self._by_key: dict[tuple[str, str, str], Finding] = {}
-        self._aliases: dict[tuple[str, str, str], tuple[str, str, str]] = {}
+        self._known: list[tuple[Cause, Finding]] = []
 
-    def __iter__(self) -> Any:
-        return iter(self._by_key.values())
+    def __iter__(self) -> Iterator[Finding]:
+        """The findings, subject by subject, the smallest first."""
+        subjects = list(dict.fromkeys(finding.subject for _, finding in self._known))
+        return iter(
+            sorted((finding for _, finding in self._known), key=lambda own: (subjects.index(own.subject), own.size))
+        )
 
     def __len__(self) -> int:
-        return len(self._by_key)
+        return len(self._known)
 
-    def add(self, subject: Subject, judgement: Judgement, make: Callable[[], Finding]) -> Finding | None:
+    def add(self, seen: Cause, make: Callable[[], tuple[Finding, Cause]]) -> Finding | None:
         """Count a failure; the finding if it is a new one, made (shrunk) only then."""
-        seen = (subject.name, judgement.contract, judgement.pooling_type)
-        if seen not in self._aliases:
-            finding = make()
-            # The small scenario may show the fault in a plainer place, where it is known already.
-            self._aliases[seen] = finding.key
-            self._aliases.setdefault(finding.key, finding.key)
-            if finding.key not in self._by_key:
-                self._by_key[finding.key] = self._kept(finding)
-                return self._by_key[finding.key]
-        key = self._aliases[seen]
-        self._by_key[key] = replace(self._by_key[key], count=self._by_key[key].count + 1)
-        return None
+        if self._count(seen):
+            return None
+        finding, made = make()
+        if self._count(made):
+            return None
+        explained = [known for known in self._known if made.explains(known[0])]
+        for known in explained:
+            self._known.remove(known)
+            self._forget(known[1])
+        finding = replace(finding, count=1 + sum(known.count for _, known in explained))
+        self._known.append((made, self._kept(finding)))
+        return self._known[-1][1]
+
+    def finish(self) -> None:
+        """Keep how often each was seen."""
+        self._known = [
+            (known, self._kept(finding) if finding.file and finding.count > 1 else finding)
+            for known, finding in self._known
+        ]
+
+    def _count(self, seen: Cause) -> bool:
+        """Count a failure with the first finding that explains it, if one does."""
+        alike = [place for place, (known, _) in enumerate(self._known) if _same_symptom(known, seen)]
+        explaining = [place for place in alike if self._known[place][0].explains(seen)]
+        if not explaining and len(alike) < MAX_ALIKE:
+            return False
+        place = (explaining or alike)[0]
+        known, finding = self._known[place]
+        self._known[place] = known, replace(finding, count=finding.count + 1)
+        return True
+
+    def _forget(self, finding: Finding) -> None:
+        """Drop the file of a finding that another one explains."""
+        if finding.file is not None:
+            Path(finding.file).unlink(missing_ok=True)
 
     def _kept(self, finding: Finding) -> Finding:
         if self.directory is None:
@@ -141,6 +200,10 @@ class Findings:
         return kept
 
 
+def _same_symptom(one: Cause, other: Cause) -> bool:
+    return (one.subject, one.symptom, one.pooling_type) == (other.subject, other.symptom, other.pooling_type)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a file whole or not at all.
 
@@ -148,13 +211,12 @@ def write_atomically(path: Path, text: str) -> None:
         OSError: the directory can't be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink()
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -170,6 +232,9 @@ class _FindingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: Annotated[int, msgspec.Meta(ge=1)]
     file: str | None
     scenario: dict[str, Any]
+    pooling_type: str = ""
+    step: int | None = None
+    blame: Blame | None = None
 
 
 def read(path: Path) -> tuple[Scenario, Finding | None]:
@@ -189,11 +254,13 @@ def read(path: Path) -> tuple[Scenario, Finding | None]:
         subject=kept.subject,
         contract=kept.contract,
         verdict=kept.verdict,
-        pooling_type="",
+        pooling_type=kept.pooling_type,
         message=kept.message,
         scenario=scenario,
         place=kept.place,
         spec=kept.spec,
         count=kept.count,
         file=str(path),
+        step=kept.step,
+        blame=kept.blame,
     )

@@ -94,9 +94,13 @@ def for_subjects(subjects: Iterable[Subject]) -> Mix:
     """The widest mix of which each scenario suits one of the subjects or more."""
     subjects = list(subjects)
     supported = frozenset[str]().union(*(subject.supports for subject in subjects))
+    levels = _union(("method", "pooler", "engine"), [subject.levels for subject in subjects])
     return Mix(
+        # An engine preempts only what takes it several steps.
+        max_tokens=16 if levels == ("engine",) else Mix.max_tokens,
+        p_reset=0.3 if levels == ("engine",) else Mix.p_reset,
         pooling_types=tuple(kind for kind in POOLING_TYPES if kind in supported),
-        levels=_union(("method", "pooler", "engine"), [subject.levels for subject in subjects]),
+        levels=levels,
         rows=_union(("group", "step"), [subject.rows for subject in subjects]),
         lacks=frozenset.intersection(*(subject.lacks for subject in subjects)),
     )

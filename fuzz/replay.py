@@ -1,12 +1,13 @@
 """A saved finding or scenario, run again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started
-from fuzz.findings import read
+from fuzz.findings import Finding, read
 from fuzz.world import supports
 from impl.config import SubjectError
 from impl.loading import load
@@ -38,13 +39,32 @@ def replay(file: Path, specs: Sequence[str], device: torch.device, listener: Lis
         campaign.judge(scenario)
     report = campaign.finish()
     if finding is not None:
-        report.notes.append(_compared(finding.contract, [found.contract for found in report.findings]))
+        report.notes.append(compared(finding, report.findings))
     return report
 
 
-def _compared(was: str, now: Sequence[str]) -> str:
+def finding_in(file: Path, spec: str | None, device: torch.device) -> Finding:
+    """The finding that a file holds, or that its scenario shows on the subject of this spec.
+
+    Raises:
+        ScenarioError: the file is damaged or of another version.
+        SubjectError: the file holds a bare scenario and no subject is named, or the subject holds on it.
+        OSError: the file can't be read.
+    """
+    finding = read(file)[1]
+    if finding is not None and spec is None:
+        return finding
+    report = replay(file, [spec] if spec else [], device, lambda event: None)
+    if not report.findings:
+        raise SubjectError(f"{', '.join(report.subjects)} is not wrong on {file}, so there is nothing to export")
+    return replace(report.findings[0], file=str(file))
+
+
+def compared(was: Finding, now: Sequence[Finding]) -> str:
+    """Whether a finding reproduces, reproduces differently, or is gone; with a colon and what is seen."""
     if not now:
-        return f"gone: {was} is no longer broken"
-    if was in now:
-        return f"reproduces: {was} is broken as before"
-    return f"reproduces differently: {was} was broken, now {', '.join(now)}"
+        return f"gone: {was.contract} is no longer broken"
+    if any(found.contract == was.contract and found.message == was.message for found in now):
+        return f"reproduces: {was.contract} is broken as before"
+    told = "; ".join(f"{found.contract}: {found.message}" for found in now)
+    return f"reproduces differently: it was {was.contract}: {was.message}; now it is {told}"

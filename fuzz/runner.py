@@ -6,6 +6,7 @@ the caller's duties are checked before each call and the pooler's after it.
 
 import copy
 import dataclasses
+import inspect
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzz.blame import Blame, blame
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
 from oracle import contracts
-from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, first_broken
+from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, Violation, first_broken
 from oracle.metadata import replace_indices, task_groups
 from oracle.rows import STALE, same_bits
 from oracle.scenario import Malformed, Step
@@ -28,16 +30,30 @@ from oracle.scenario import Malformed, Step
 class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the verdict out of the step
     """The scenario is over before its end."""
 
-    def __init__(self, verdict: Verdict, contract: str, message: str, place: str = "") -> None:
+    def __init__(
+        self, verdict: Verdict, contract: str, message: str, place: str = "", blame: Blame | None = None
+    ) -> None:
         super().__init__(message)
         self.verdict = verdict
         self.contract = contract
         self.place = place
         self.pooling_type = ""
+        self.beneath = ""
+        self.blame = blame
 
     def judgement(self, comparisons: int, step: int | None) -> Judgement:
         """What it means for the scenario."""
-        return Judgement(self.verdict, comparisons, self.contract, str(self), step, self.place, self.pooling_type)
+        return Judgement(
+            verdict=self.verdict,
+            comparisons=comparisons,
+            contract=self.contract,
+            message=str(self),
+            step=step,
+            place=self.place,
+            pooling_type=self.pooling_type,
+            beneath=self.beneath,
+            blame=self.blame,
+        )
 
 
 @dataclass(frozen=True)
@@ -165,7 +181,8 @@ class Run:
             for name, values in built.items():
                 broken = contracts.cursor_is_a_snapshot(name, values, getattr(cursor, name).tolist())
                 if broken:
-                    raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken)
+                    place = _place_of_code(metadata.build_pooling_cursor)
+                    raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken, place)
         return metadata
 
     def _host_ints(self, values: Sequence[int]) -> torch.Tensor:
@@ -278,11 +295,15 @@ class Run:
             finished=finished,
         )
         broken = first_broken(AFTER, outcome)
-        if broken and call.may_reject:
-            message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
-            raise Fallen(Verdict.VIOLATES, "reject-or-be-right", str(message))
         if broken:
-            raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
+            told = broken
+            if call.may_reject:
+                message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
+                told = Violation("reject-or-be-right", str(message))
+            place = _place_of_code(call.pool)
+            fallen = Fallen(Verdict.VIOLATES, told.contract, told.message, place, blame(outcome, self.world.universe))
+            fallen.beneath = broken.contract if call.may_reject else ""
+            raise fallen
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling:
             self._handed_out.append(list(outcome.pairs()))
@@ -352,3 +373,10 @@ def _place_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if "/torch/" not in frame.filename] or frames
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def _place_of_code(pool: Any) -> str:
+    """File and line at which what was called is defined, if it is Python."""
+    routine = pool if inspect.isroutine(pool) else getattr(type(pool), "forward", type(pool).__call__)
+    code = getattr(inspect.unwrap(routine), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""

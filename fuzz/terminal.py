@@ -1,21 +1,25 @@
 """The terminal and the JSON line: readers of the events, and the only ones that print."""
 
 import json
-import shlex
 from typing import Any
 
 import click
-import msgspec
 from rich.columns import Columns
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.text import Text
 
 from fuzz.campaign import Event, Found, Progressed, Report, Started
+from fuzz.drawing import LEGEND, draw
+from fuzz.explain import counted, explain, facts, headline
 from fuzz.findings import Finding
-from oracle.contracts import Contract, all_contracts
-from oracle.scenario import Scenario, Step, Traffic
+from fuzz.reports.as_json import to_builtins
+from oracle.contracts import all_contracts
+
+MAX_REQUESTS = 12
+"""Requests of a finding that are described one by one."""
 
 
 class Terminal:
@@ -23,8 +27,9 @@ class Terminal:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
         self._live: Live | None = None
+        self._legend_is_due = True
 
     def on_event(self, event: Event) -> None:
         """Show an event."""
@@ -40,6 +45,11 @@ class Terminal:
         """Show how it ended."""
         self._stop_live()
         say = self.console.print
+        if report.skipped:
+            say(f"skipped: {report.skipped}", markup=False)
+            if self.as_json:
+                click.echo(json.dumps(to_builtins(report)))
+            return
         if report.interrupted:
             say("interrupted; this is what was found so far")
         for note in report.notes:
@@ -55,19 +65,25 @@ class Terminal:
         for doubt in report.doubts:
             say(Text(f"inconclusive: {doubt}", style="yellow"))
         if report.error:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(Text(report.error, style="red"))
+            Console(stderr=True, highlight=False, soft_wrap=True, emoji=False).print(Text(report.error, style="red"))
+        if len(report.findings) > 1:
+            say("findings, each cause once, the smallest first:")
+            for finding in report.findings:
+                say(escape(f"  {finding.contract}, {counted(finding.count, 'time')}: {headline(finding)}"))
         style = {"holds": "bold green", "violates": "bold red"}.get(report.verdict, "bold yellow")
-        told = f"{report.verdict}: {_count(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
+        told = f"{report.verdict}: {counted(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
         say(Text(told, style=style))
         if self.as_json:
-            click.echo(json.dumps(_as_json(report)))
+            click.echo(json.dumps(to_builtins(report)))
 
     def could_not_run(self, why: str) -> None:
         """Say why nothing was judged."""
         self._stop_live()
-        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"could not run: {why}", style="red"))
+        Console(stderr=True, highlight=False, soft_wrap=True, emoji=False).print(
+            Text(f"could not run: {why}", style="red")
+        )
         if self.as_json:
-            empty: dict[str, Any] = _as_json(Report([], None))
+            empty: dict[str, Any] = to_builtins(Report([], None))
             click.echo(json.dumps({**empty, "verdict": "error", "error": why}))
 
     def _started(self, event: Started) -> None:
@@ -94,83 +110,44 @@ class Terminal:
         self._live.update(
             Text(
                 f"{event.elapsed_s:5.1f} s  {event.scenarios:,} scenarios  {rate:,.0f}/s  "
-                f"{event.comparisons:,} compared  {_count(event.findings, 'finding')}  {event.now}"
+                f"{event.comparisons:,} compared  {counted(event.findings, 'finding')}  {event.now}"
             ),
             refresh=True,
         )
 
     def _found(self, finding: Finding) -> None:
+        told = explain(finding)
         say = self.console.print
         say()
-        say(Text(f"{finding.contract} is broken by {finding.subject}", style="bold red"))
-        say(escape(f"  {finding.message}"))
-        if finding.place:
-            say(escape(f"  raised at {finding.place}"))
-        say(escape(f"  rule: {_contract(finding.contract).rule}"))
-        for line in describe(finding.scenario):
-            say(escape(f"  {line}"))
-        if finding.file:
-            say(escape(f"  replay: poolproof replay {shlex.quote(finding.file)}"))
+        say(Text(told.headline, style="bold red"))
+        say(f"  {told.contract.name} is broken by {told.subject}", markup=False)
+        say()
+        for line in (*told.requests[:MAX_REQUESTS], f"options: {told.options}"):
+            say(f"  {line}", markup=False)
+        if len(told.requests) > MAX_REQUESTS:
+            say(f"  and {counted(len(told.requests) - MAX_REQUESTS, 'more request')}")
+        say()
+        for drawn in draw(told, self.console.width - 2):
+            say(Text("  ") + drawn if drawn else "")
+        if self._legend_is_due:
+            say(Text(f"  {LEGEND}", style="dim"))
+            self._legend_is_due = False
+        say()
+        for name, text in facts(told):
+            self._fact(name, text)
+
+    def _fact(self, name: str, text: str) -> None:
+        fact = Text.assemble((f"{name}: ", "bold"), text)
+        if self.console.is_terminal and name != "replay":
+            self.console.print(Padding(fact, (0, 0, 0, 2)), soft_wrap=False)
+        else:
+            # On one line, so that it can be searched for, or copied into a shell.
+            self.console.print(Text("  ") + fact)
 
     def _stop_live(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-
-def describe(scenario: Scenario) -> list[str]:
-    """A scenario in a few lines."""
-    lines = []
-    for request in scenario.requests:
-        parts = [f"request {request.name}: {request.task} ({scenario.pooling_type(request)})"]
-        parts.append(_count(request.prompt_len, "token"))
-        for field, plain in (
-            ("num_cached_tokens", 0), ("dimensions", None), ("use_activation", True), ("step_tag_id", None),
-            ("returned_token_ids", None), ("nan_at", None), ("inf_at", None), ("zero_at", None),
-        ):  # fmt: skip
-            value = getattr(request, field)
-            if value != plain:
-                parts.append(f"{field} {value}")
-        if request.step_tag_id is not None:
-            parts.append(f"prompt {list(request.prompt_token_ids[:16])}")
-        lines.append(", ".join(parts))
-    if scenario.traffic is not None:
-        lines += _describe_traffic(scenario, scenario.traffic)
-    lines += [f"step {place}: {_describe_step(step)}" for place, step in enumerate(scenario.steps)]
-    changed = {
-        name: value for name, value in json.loads(_encoded(scenario.options)).items() if name != "seed" and value != {}
-    }
-    lines.append("options: " + (", ".join(f"{name} {value}" for name, value in changed.items()) or "default"))
-    return lines
-
-
-def _describe_traffic(scenario: Scenario, traffic: Traffic) -> list[str]:
-    lines = []
-    for request, arrival in zip(scenario.requests, traffic.arrivals, strict=True):
-        parts = [f"request {request.name} arrives before step {arrival.at}"]
-        if arrival.priority:
-            parts.append(f"priority {arrival.priority}")
-        if arrival.abort_at is not None:
-            parts.append(f"is aborted before step {arrival.abort_at}")
-        lines.append(", ".join(parts))
-    engine = json.loads(_encoded(msgspec.structs.replace(traffic, arrivals=())))
-    del engine["arrivals"]
-    lines.append("engine: " + (", ".join(f"{name} {value}" for name, value in engine.items()) or "default"))
-    return lines
-
-
-def _describe_step(step: Step) -> str:
-    parts = [f"preempt {name}" for name in step.preempted] + [f"abort {name}" for name in step.aborted]
-    parts += [f"{name} {_count(count, 'token')}" for name, count in step.scheduled] or ["nobody"]
-    if step.padding:
-        parts.append(_count(step.padding, "padding row"))
-    if step.empty_group_at is not None:
-        parts.append(f"an empty subgroup at {step.empty_group_at}")
-    return ", ".join(parts)
-
-
-def _encoded(value: Any) -> bytes:
-    return msgspec.json.encode(value)
 
 
 def _mix(report: Report) -> Columns:
@@ -179,32 +156,9 @@ def _mix(report: Report) -> Columns:
     return Columns(cells, title="features covered, in % of scenarios:", column_first=True)
 
 
-def _contract(name: str) -> Contract[Any]:
-    return next(contract for contract in all_contracts() if contract.name == name)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _as_json(report: Report) -> dict[str, Any]:
-    return {
-        "verdict": report.verdict,
-        "subjects": report.subjects,
-        "seed": report.seed,
-        "scenarios": report.scenarios,
-        "comparisons": report.comparisons,
-        "findings": [finding.to_builtins() for finding in report.findings],
-        "elapsed_s": round(report.elapsed_s, 3),
-        "mix": dict(report.mix),
-        "doubts": report.doubts,
-        "notes": report.notes,
-    }
-
-
 def print_contracts() -> None:
     """Print each contract's rule, why it matters, and what breaks without it."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     for contract in all_contracts():
         console.print(Text(f"{contract.name} ({contract.phase})", style="bold"))
         console.print(escape(f"  {contract.rule}"))
@@ -216,7 +170,7 @@ def print_subjects() -> None:
     """Print the built-in subjects and how others are named."""
     from impl.builtin import BUILTIN
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
     for subject in BUILTIN.values():
         console.print(escape(f"{subject.name:11} {subject.about}; rows: {' or '.join(subject.rows)}"))
     console.print("vllm==X.Y.Z a release of vLLM, its pooling layer alone, fetched once")

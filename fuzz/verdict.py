@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from fuzz.blame import Blame
+
 
 class Verdict(Enum):
     """In order of badness: of several, the last wins."""
@@ -26,6 +28,11 @@ class Verdict(Enum):
         """Whether it speaks against the subject."""
         return self in (Verdict.CRASHES, Verdict.VIOLATES)
 
+    @property
+    def raises(self) -> bool:
+        """Whether the subject raised."""
+        return self in (Verdict.CRASHES, Verdict.REJECTS)
+
 
 _ORDER: Final = list(Verdict)
 
@@ -43,6 +50,10 @@ class Judgement:
     message: str = ""
     step: int | None = None
     place: str = ""
-    """File and line of the subject's code at which it raised, if it did."""
+    """File and line at which the subject raised, or of the pooler that was called."""
     pooling_type: str = ""
     """The pooling type of the call at which it fell; empty for a whole pooler."""
+    beneath: str = ""
+    """The contract that is broken where `contract` is `reject-or-be-right`."""
+    blame: Blame | None = None
+    """Whose rows are wrong, if rows are."""

@@ -190,6 +190,15 @@ def all_contracts() -> list[Contract[Any]]:
     return sorted([*BEFORE, *AFTER, *OTHER], key=lambda contract: rank.index(contract.phase))
 
 
+def named(name: str) -> Contract[Any]:
+    """The contract of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {contract.name: contract for contract in all_contracts()}[name]
+
+
 def first_broken(contracts: Sequence[Contract[Subject]], subject: Subject) -> Violation | None:
     """The first of the contracts that does not hold; later ones may rely on it."""
     for contract in contracts:

@@ -22,7 +22,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @lru_cache(maxsize=512)
-def _columns(hidden_size: int, seed: int) -> tuple[Ints, Ints, Ints, Ints]:
+def column_factors(hidden_size: int, seed: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Per column: factor of the position, of the position's high part, of the request, and a shift.
 
     The request's factor is the position's times 100 + column, so no two columns are proportional and
@@ -37,7 +37,7 @@ def _columns(hidden_size: int, seed: int) -> tuple[Ints, Ints, Ints, Ints]:
 
 def exact_rows(request: Ints, position: Ints, hidden_size: int, seed: int) -> Ints:
     """Rows (n, hidden_size) of integers for n pairs of request index and position."""
-    factor, high, by_request, shift = _columns(hidden_size, seed)
+    factor, high, by_request, shift = column_factors(hidden_size, seed)
     mixed = position[:, None] * factor + request[:, None] * by_request + shift
     if position.max(initial=0) >= MODULUS:
         mixed += (position // MODULUS)[:, None] * high
@@ -78,10 +78,14 @@ class Universe:
         """Say in words which row this is: whose, and which token's."""
         if bool((row == STALE).all()):
             return "the step's buffer after it was overwritten"
-        found = self._index().get(_key(row))
-        if found is None:
+        found = self.sources(row)
+        if not found:
             return "padding" if bool(row.isnan().all()) else f"no request's row {_show(row)}"
         return " or ".join(f"request {name}, token {position}" for name, position in found[:3])
+
+    def sources(self, row: torch.Tensor) -> list[tuple[str, int]]:
+        """Request and position of each hidden state that is this row, bit for bit."""
+        return self._index().get(_key(row), [])
 
     def _index(self) -> dict[bytes, list[tuple[str, int]]]:
         if not hasattr(self, "_found"):

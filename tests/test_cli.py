@@ -84,6 +84,10 @@ def test_an_off_by_one_is_found_named_shrunk_and_replayed(off_by_one: str, tmp_p
     assert last_line(again)["findings"][0]["message"] == finding["message"]
     assert "reproduces: row-count is broken as before" in again.stderr
 
+    saved = Path(finding["file"])
+    saved.write_text(saved.read_text().replace("but should get shape", "but should have shape"))
+    assert "reproduces differently: it was row-count: step" in poolproof("replay", saved).output
+
     mended = poolproof("replay", finding["file"], "--subject", "hostsplit")
     assert mended.exit_code == 0
     assert "gone: row-count is no longer broken" in mended.output

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from fuzz.campaign import Budget, Report, fuzz, scenarios
-from fuzz.check import check_one
+from fuzz.check import check_one, regressions
+from fuzz.export import as_pytest
+from fuzz.findings import Finding, read
 from fuzz.mix import for_subjects
 from fuzz.start import run
 from impl.config import Subject
 from impl.loading import load
+from tests.test_export import passes
 
 pytestmark = [
     pytest.mark.skipif(
@@ -58,6 +61,16 @@ def test_the_check_finds_what_is_known_and_nothing_else(subject: Subject) -> Non
 def test_a_search_finds_nothing_else(subject: Subject) -> None:
     report = fuzz([subject], Budget(max_scenarios=4000), seed=1, device=torch.device("cpu"))
     assert found(report) <= KNOWN
+
+
+def test_an_exported_test_is_red_for_what_is_known_and_green_elsewhere() -> None:
+    served = [scenario for scenario in regressions() if scenario.options.rows == "group"]
+    red = {
+        scenario
+        for scenario in served
+        if not passes(as_pytest(Finding("vllm", "values", "violates", "", "wrong", scenario, spec="vllm")))
+    }
+    assert red == {read(Path("fuzz/regressions/heads-zero-row-in-float16.json"))[0]}
 
 
 def test_on_its_own_the_pooling_layer_gives_the_same_verdicts_as_with_the_whole_of_vllm(subject: Subject) -> None:

@@ -6,8 +6,8 @@ import torch
 
 from impl.config import Outputs
 from impl.grouped import Grouped
+from impl.hostsplit import HostSplit
 from impl.methods import scheduled_counts
-from impl.sliced import Sliced
 from oracle.metadata import PoolingCursor, PoolingMetadata, PoolingParams, task_groups
 from tests.zoo.joints import Last, Layer
 from tests.zoo.register import bad, bad_layer
@@ -42,7 +42,7 @@ class SameRowsMerged(Last):
 
 
 @bad("one-output-per-request", serves=("ALL", "LAST"))
-class ResultsAsDict(Sliced):
+class ResultsAsDict(HostSplit):
     """Results are keyed by the request's place, which reads well and is not what the engine walks."""
 
     def method(self, pooling_type: str) -> Any:
@@ -51,7 +51,7 @@ class ResultsAsDict(Sliced):
 
 
 @bad("one-output-per-request")
-class ResultsAsGenerator(Sliced):
+class ResultsAsGenerator(HostSplit):
     """A generator saves a list, and is empty when it is walked for the second time."""
 
     def method(self, pooling_type: str) -> Any:
@@ -60,7 +60,7 @@ class ResultsAsGenerator(Sliced):
 
 
 @bad("accepts-valid-input")
-class ResultsStacked(Sliced):
+class ResultsStacked(HostSplit):
     """Results are stacked to one tensor, which the author's two prompts of one length allowed."""
 
     def pool_all(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Any:

@@ -47,7 +47,7 @@ class StepPinnedByAView(HostSplit):
         return outputs
 
 
-@bad("state-is-bounded")
+@bad("state-is-bounded", "state-is-fresh-at-the-start")
 class JoinedRowsKeptToo(Chunked):
     """The rows so far are kept joined, beside the chunks that they were joined from."""
 
@@ -182,7 +182,7 @@ class RowsHandedOutAsViews(HostSplit):
         return [chunk[0] for chunk in self._cut(hidden_states, metadata)]
 
 
-@bad("values")
+@bad("values", "outputs-own-their-rows")
 class OneOutputBuffer(Chunked):
     """Every result is written to one buffer, so a step's second overwrites its first."""
 

@@ -1,0 +1,17 @@
+
+import torch
+
+
+def factory(config):
+    def pool(hidden_states, metadata):
+        cursor = metadata.get_pooling_cursor()
+        chunks = hidden_states.split_with_sizes(cursor.num_scheduled_tokens_cpu.tolist())
+        outputs = []
+        for state, chunk, done in zip(metadata.pooling_states, chunks, cursor.get_finished_mask()):
+            state.hidden_states_cache.append(chunk.clone())
+            kept = state.hidden_states_cache; outputs.append((chunk if len(kept) == 1 else torch.cat(kept)) if done else None)
+            if done:
+                state.clean()
+        return outputs
+
+    return pool

@@ -1,0 +1,113 @@
+"""`poolproof corpus`: what is kept of findings, from the command line."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    import torch
+
+    from fuzz.corpus import Rerun
+
+FINDINGS = Path(".poolproof/findings")
+REGRESSIONS = Path(".poolproof/regressions")
+COULD_NOT_RUN = 2
+
+directory_argument = click.argument(
+    "directory", type=click.Path(path_type=Path, file_okay=False), default=FINDINGS, metavar="[DIR]"
+)
+
+
+@click.group()
+def corpus() -> None:
+    """List, run again, clear or promote the findings that are kept.
+
+    Exit status: 0 nothing is wrong any more, 1 something reproduces, 2 something could not run.
+    """
+
+
+@corpus.command("list")
+@directory_argument
+def list_findings(directory: Path) -> None:
+    """List the findings of DIR, and what can't be read there."""
+    with _told():
+        from fuzz.corpus import entries
+        from fuzz.explain import headline
+
+        kept = entries(directory)
+        for entry in kept:
+            click.echo(
+                f"{entry.path.name}: {headline(entry.finding) if entry.finding else f'damaged: {entry.problem}'}"
+            )
+        click.echo(f"{len(kept)} kept in {directory}")
+    sys.exit(COULD_NOT_RUN if any(entry.problem for entry in kept) else 0)
+
+
+@corpus.command()
+@directory_argument
+def rerun(directory: Path) -> None:
+    """Run each finding again on the subject it names."""
+    with _told():
+        from fuzz.corpus import rerun as run
+
+        _tell(run(directory, _cpu()))
+
+
+@corpus.command()
+@directory_argument
+def prune(directory: Path) -> None:
+    """Run each finding again, and remove those that are gone."""
+    with _told():
+        from fuzz.corpus import prune as run
+
+        _tell(run(directory, _cpu()), gone="removed, for it is ")
+
+
+@corpus.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--name", help="What to call it; contract and fingerprint if left out.")
+@click.option(
+    "--to", "directory", type=click.Path(path_type=Path, file_okay=False), default=REGRESSIONS, show_default=True,
+    metavar="DIR", help="Where fixed scenarios are kept; `poolproof check` runs those of the default.",
+)  # fmt: skip
+def promote(file: Path, name: str | None, directory: Path) -> None:
+    """Make the scenario of a finding one that `poolproof check` runs from now on."""
+    with _told():
+        from fuzz.corpus import promote as keep
+
+        click.echo(f"`poolproof check` runs {keep(file, directory, name)} from now on")
+
+
+def _tell(results: Iterable["Rerun"], gone: str = "") -> None:
+    from fuzz.corpus import State
+
+    seen = set()
+    for result in results:
+        seen.add(result.state)
+        told = result.told if result.told.startswith(result.state.value) else f"{result.state.value}: {result.told}"
+        click.echo(f"{result.kept.path.name}: {gone if result.state is State.GONE else ''}{told}")
+    wrong = seen & {State.REPRODUCES, State.DIFFERS}
+    sys.exit(COULD_NOT_RUN if State.COULD_NOT_RUN in seen else int(bool(wrong)))
+
+
+def _cpu() -> "torch.device":
+    import torch
+
+    torch.set_num_threads(1)
+    return torch.device("cpu")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell what can't be done, in one sentence."""
+    from oracle.scenario import ScenarioError
+
+    try:
+        yield
+    except (ScenarioError, OSError) as error:
+        click.echo(f"could not run: {error}", err=True)
+        sys.exit(COULD_NOT_RUN)
