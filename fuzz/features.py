@@ -81,7 +81,7 @@ def owed(mix: Mix) -> set[str]:
     if mix.levels == ("engine",):
         return due
     if "chunked-token-tasks" not in mix.lacks:
-        # Where most prompts are whole, these come up too seldom to be missed.
+        # Without them nearly every prompt is computed in one step.
         due.update(("two chunks", "batch order changed", "preempted"))
     due.update(f"rows {rows}" for rows in mix.rows)
     if {"ALL", "STEP"} & set(mix.pooling_types) and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types):
