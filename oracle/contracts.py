@@ -382,7 +382,7 @@ def state_is_fresh_at_the_start(call: Call) -> str | None:
             if held:
                 rows = sum(tensor.shape[0] for tensor in held if tensor.dim())
                 return (
-                    f"request {name} starts at its first token, but its pooling state still holds {rows} rows; "
+                    f"request {name} starts at its first token, but its pooling state still holds {rows} row{'s' * (rows != 1)}; "
                     "the caller must clean it on preemption"
                 )
     return None
