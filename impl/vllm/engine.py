@@ -12,6 +12,7 @@ the V2 `PoolingRunner`, `DispatchPooler` with its methods, all on a CPU. Stood i
 """
 
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -190,7 +191,7 @@ class _Model(torch.nn.Module):
         """See `forward`."""
 
 
-class _Engine:
+class _Engine(ABC):
     """What both runners share: the scheduler and the requests."""
 
     def __init__(self, parts: _Parts, config: PoolerConfig, engine_config: EngineConfig, observer: Observer) -> None:
@@ -285,11 +286,13 @@ class _Engine:
     def _nothing(self) -> Any:
         return self.parts.ModelRunnerOutput(req_ids=[], req_id_to_index={})
 
+    @abstractmethod
     def _compute(self, scheduled: Any) -> tuple[list[Span], Any, list[str]]:
-        raise NotImplementedError
+        """Update the batch, make the rows, pool: spans, the runner's output, and slots that are mixed up."""
 
+    @abstractmethod
     def _runner_leftovers(self) -> list[str]:
-        raise NotImplementedError
+        """Per-request state that the runner still has, in words."""
 
 
 class EngineV1(_Engine):
