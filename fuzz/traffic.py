@@ -185,8 +185,10 @@ class SchedulerModel:
             budget -= count
 
     def _wanted(self, entry: Queued) -> int:
+        # The threshold keeps a long prompt from starving others; alone a request may use the whole budget.
         threshold = self.traffic.long_prefill_token_threshold
-        return min(entry.left, threshold) if threshold and self.chunked else entry.left
+        binds = threshold and self.chunked and len(self.running) + len(self.waiting) > 1
+        return min(entry.left, threshold) if binds else entry.left
 
     def _blocks(self, entry: Queued, more: int) -> int:
         return -(-(entry.computed + more) // self.traffic.block_size)
@@ -226,7 +228,7 @@ def broken_invariant(
             if not options.enable_chunked_prefill and span.start + span.count != lengths[span.name]:
                 return f"step {number} splits {span.name}, but chunked prefill is off"
             threshold = traffic.long_prefill_token_threshold
-            if threshold and options.enable_chunked_prefill and span.count > threshold:
+            if threshold and options.enable_chunked_prefill and len(spans) > 1 and span.count > threshold:
                 return f"step {number} schedules {span.count} tokens of {span.name}, over the threshold of {threshold}"
             reached[span.name] = span.start + span.count
         blocks = sum(-(-(span.start + span.count) // traffic.block_size) for span in spans)

@@ -123,7 +123,9 @@ class Approx:
             # exp(x) of a rounded difference x is off by |x| roundings, relatively.
             relative = np.expm1(2 * self.error.max(axis=-1, keepdims=True))
             relative = relative + (self.shape[-1] + 4 + below) * FLOAT32_UNIT
-            return Approx(value, value * relative, self.dtype).rounded(2)
+            # Whatever the logits, a probability lies between 0 and 1.
+            error = np.minimum(value * relative, np.maximum(value, 1 - value))
+            return Approx(value, error, self.dtype).rounded(2)
 
     def sigmoid(self) -> "Approx":
         """Elementwise logistic function, whose slope is at most 1/4."""

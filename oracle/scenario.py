@@ -141,7 +141,7 @@ class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """KV cache blocks, one of which is the null block and serves nobody."""
     block_size: Positive = 4
     long_prefill_token_threshold: Natural = 0
-    """Tokens of one request a step at most; 0: no bound of its own."""
+    """Tokens of one request a step at most, while others are there too; 0: no bound of its own."""
     prefix_caching: bool = False
     priority_policy: bool = False
     cache_resets: tuple[Natural, ...] = ()

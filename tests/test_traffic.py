@@ -81,13 +81,13 @@ def test_blocks_run_out_by_hand() -> None:
 
 
 def test_a_preempted_request_starts_over_by_hand() -> None:
-    # Three tokens each at most, so both run; a grows into its second block and pushes b out.
+    # Three tokens each at most, so both run; a grows into its second block and pushes b out, which is then alone.
     traffic = Traffic(
         (Arrival(), Arrival()), token_budget=6, num_blocks=3, block_size=4, long_prefill_token_threshold=3
     )
     _, steps = played(REQUESTS, traffic, Options())
-    assert [step.scheduled for step in steps] == [(("a", 3), ("b", 3)), (("a", 3),), (("b", 3),), (("b", 3),)]
-    assert [step.preempted for step in steps] == [(), ("b",), (), ()]
+    assert [step.scheduled for step in steps] == [(("a", 3), ("b", 3)), (("a", 3),), (("b", 6),)]
+    assert [step.preempted for step in steps] == [(), ("b",), ()]
 
 
 def test_the_urgent_come_first_and_the_less_urgent_are_pushed_out() -> None:
