@@ -11,6 +11,8 @@ the V2 `PoolingRunner`, `DispatchPooler` with its methods, all on a CPU. Stood i
 - request intake: `skip_reading_prefix_cache` is set as `PoolingParams.verify` sets it.
 """
 
+import atexit
+import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -94,10 +96,12 @@ class _Parts:
         self.KVCacheGroupSpec = KVCacheGroupSpec
         self.block_hasher: Callable[[int], Any] = partial(get_request_block_hasher, caching_hash_fn=sha256)
         init_none_hash(sha256)
-        self._directory = tempfile.TemporaryDirectory(prefix="poolproof-model-")
-        (Path(self._directory.name) / "config.json").write_text(MODEL_CONFIG)
+        # Needed as long as the process lives: an object that cleans up would do so, with a warning, too soon or late.
+        self._directory = Path(tempfile.mkdtemp(prefix="poolproof-model-"))
+        atexit.register(shutil.rmtree, self._directory, ignore_errors=True)
+        (self._directory / "config.json").write_text(MODEL_CONFIG)
         self.model_config = ModelConfig(
-            model=self._directory.name,
+            model=self._directory,
             runner="pooling",
             skip_tokenizer_init=True,
             dtype="float32",
@@ -147,7 +151,7 @@ class _Parts:
                 world_size=1,
                 rank=0,
                 local_rank=0,
-                distributed_init_method=f"file://{self._directory.name}/rendezvous",
+                distributed_init_method=f"file://{self._directory}/rendezvous",
                 backend="gloo",
             )
             initialize_model_parallel(1, 1)
