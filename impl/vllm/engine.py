@@ -101,7 +101,7 @@ class _Parts:
         atexit.register(shutil.rmtree, self._directory, ignore_errors=True)
         (self._directory / "config.json").write_text(MODEL_CONFIG)
         self.model_config = ModelConfig(
-            model=self._directory,
+            model=str(self._directory),
             runner="pooling",
             skip_tokenizer_init=True,
             dtype="float32",
