@@ -4,6 +4,7 @@ No clock, threads or randomness: the same traffic gives the same trace. The harn
 model would, sees each call of the pooler, and so pins a fault to the layer that caused it.
 """
 
+import copy
 import traceback
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,7 +17,7 @@ from fuzz.world import World, params_given, params_of
 from impl.config import Subject, SubjectError
 from impl.engine import Engine, EngineConfig, EngineRequest, EngineStep, Span
 from oracle import contracts
-from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, first_broken
+from oracle.contracts import AFTER, BEFORE, Call, Outcome, first_broken
 from oracle.rows import STALE
 from oracle.scenario import Traffic
 
@@ -40,7 +41,7 @@ class EngineRun:
         self._results: dict[str, list[torch.Tensor | None]] = {}
         self._gone: set[str] = set()
         self._pristine_params = {name: params_of(request, subject) for name, request in world.requests.items()}
-        self._given: tuple[Call, torch.Tensor] | None = None
+        self._given: tuple[Call, torch.Tensor, list[Any]] | None = None
         options = world.scenario.options
         self._buffer = torch.full(
             (traffic.token_budget, options.hidden_size), STALE, dtype=world.universe.dtype, device=world.device
@@ -140,21 +141,21 @@ class EngineRun:
             ):
                 problem = f"request {span.name} has pooling params {params}, but should have {due}"
             self._fall_if(contracts.batch_belongs_together([problem] if problem else []), "batch-belongs-together")
-        self._given = call, hidden_states.clone()
+        self._given = call, hidden_states.clone(), copy.deepcopy(list(metadata.pooling_params))
 
     def after_pooling(self, hidden_states: torch.Tensor, metadata: Any, outputs: Any) -> None:
         """See `impl.engine.Observer.after_pooling`."""
         if self._given is None:
             raise Fallen(Verdict.UNKNOWN, "", "the pooler returned without having been called")
-        call, given = self._given
+        call, given, params_before = self._given
         finished = [seq == prompt for seq, prompt in zip(call.seq_lens, call.prompt_lens, strict=True)]
         outcome = Outcome(
             call=call,
             outputs=outputs,
-            expected=[self._due(name, done) for name, done in zip(call.names, finished, strict=True)],
+            expected=[self.world.due(name, done) for name, done in zip(call.names, finished, strict=True)],
             hidden_states_before=given,
             cursor_before=call.cursor,
-            params_before=metadata.pooling_params,
+            params_before=params_before,
             kept_rows=call.prompt_lens,
             must_own_outputs=self.world.scenario.options.async_scheduling,
             origin=self.world.universe.origin,
@@ -164,11 +165,6 @@ class EngineRun:
         if broken:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
         self.comparisons += len(call.names)
-
-    def _due(self, name: str, finished: bool) -> Any:
-        if finished:
-            return self.world.expected(name)
-        return None if self.world.requests[name].is_token_task else ANYTHING
 
     def _settle(self, step: EngineStep) -> None:
         """Copy what was handed out, as an engine does on its way to the client before the next step."""

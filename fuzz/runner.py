@@ -22,7 +22,7 @@ from fuzz.waits import Waits
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
 from oracle import contracts
-from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, Outcome, Violation, first_broken, wrong_result
+from oracle.contracts import AFTER, BEFORE, Call, Outcome, Violation, first_broken, wrong_result
 from oracle.device.audit import audit
 from oracle.device.bindings import bindings
 from oracle.device.memory import data
@@ -312,7 +312,7 @@ class Run:
         outcome = Outcome(
             call=seen,
             outputs=outputs,
-            expected=[self._due(name, done) for name, done in zip(call.names, finished, strict=True)],
+            expected=[self.world.due(name, done) for name, done in zip(call.names, finished, strict=True)],
             hidden_states_before=given,
             cursor_before=cursor_before,
             params_before=[self._pristine_params[name] for name in call.names],
@@ -338,12 +338,6 @@ class Run:
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling or self.options.late_copies:
             self._handed_out[-1].extend(outcome.pairs())
-
-    def _due(self, name: str, finished: bool) -> Any:
-        if finished:
-            return self.world.expected(name)
-        # A sequence pooler hands out a row for everyone; the engine drops those of unfinished requests.
-        return None if self.world.requests[name].is_token_task else ANYTHING
 
     def _end_step(self, hidden_states: torch.Tensor) -> None:
         """Overwrite the step's buffer, and read the outputs when an engine would."""

@@ -8,6 +8,7 @@ import torch
 
 from impl.config import HeadConfig, Lack, PoolerConfig, Subject
 from oracle import reference
+from oracle.contracts import ANYTHING, Anything
 from oracle.device.memory import data
 from oracle.reference import Expected
 from oracle.rows import Universe
@@ -42,6 +43,13 @@ class World:
                 due = reference.apply_head(due, request, options.head, options.seed)
             self._expected[name] = due
         return self._expected[name]
+
+    def due(self, name: str, finished: bool) -> Expected | Anything | None:
+        """What a call of the pooler owes a request, by whether it is finished in that step."""
+        if finished:
+            return self.expected(name)
+        # A sequence pooler hands out a row for everyone; the engine drops those of unfinished requests.
+        return None if self.requests[name].is_token_task else ANYTHING
 
     def token_ids(self, names: Sequence[str]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Padded prompt token ids (n, longest) on the device and on the host, if any pooler needs them."""

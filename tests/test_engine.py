@@ -80,6 +80,22 @@ class PoolsWithTheNeighboursParams(FakeEngine):
         return super().pool(spans)
 
 
+class EditsTheParams(FakeEngine):
+    """Its pooler switches the activation off once it has been applied."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        right = self.pooler
+
+        def pool(hidden_states: torch.Tensor, metadata: Any) -> Any:
+            outputs = right(hidden_states, metadata)
+            for params in metadata.pooling_params:
+                params.use_activation = None
+            return outputs
+
+        self.pooler = pool  # type: ignore[assignment]
+
+
 class Raises(FakeEngine):
     def reset_prefix_cache(self) -> None:
         raise KeyError("block 7")
@@ -96,6 +112,7 @@ class Raises(FakeEngine):
         (LeavesStatesOfTheAborted, "nothing-left-behind"),
         (MixesSlots, "batch-belongs-together"),
         (PoolsWithTheNeighboursParams, "batch-belongs-together"),
+        (EditsTheParams, "inputs-unchanged"),
         (Raises, "accepts-valid-input"),
     ],
 )
