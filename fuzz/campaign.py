@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import torch
 
 from fuzz.canary import CANARY
-from fuzz.cause import cause
+from fuzz.cause import Cause, cause
 from fuzz.draws import SeededDraw
 from fuzz.features import FLOOR, features, owed
 from fuzz.findings import Finding, Findings, from_failure
@@ -72,6 +73,7 @@ class Found:
 
 Event = Started | Progressed | Found
 Listener = Callable[[Event], None]
+Maker = Callable[[], tuple[Finding, Cause]]
 
 
 @dataclass
@@ -147,8 +149,8 @@ class Campaign:
         self.report.mix.update(features(scenario))
         return judgements
 
-    def settle(self, scenario: Scenario, subject: Subject, judgement: Judgement) -> None:
-        """Count a judgement and keep what it shows."""
+    def settle(self, scenario: Scenario, subject: Subject, judgement: Judgement, make: Maker | None = None) -> None:
+        """Count a judgement and keep what it shows; `make` looks into a failure that is new."""
         report = self.report
         report.comparisons += judgement.comparisons
         report.verdicts[judgement.verdict.value] += 1
@@ -157,7 +159,7 @@ class Campaign:
         if judgement.verdict.is_finding:
             found = self.findings.add(
                 cause(subject.name, scenario, judgement),
-                lambda: from_failure(scenario, subject, judgement, self.device, self.shrink_time_s),
+                make or partial(from_failure, scenario, subject, judgement, self.device, self.shrink_time_s),
             )
             report.findings = list(self.findings)
             if found is not None:
@@ -190,6 +192,10 @@ class Campaign:
         return report
 
 
+Search = Callable[[Campaign, Mix, int, Budget], None]
+"""Has a campaign judge the scenarios of a mix and a seed until the budget is spent."""
+
+
 def fuzz(
     subjects: Sequence[Subject],
     budget: Budget,
@@ -197,8 +203,9 @@ def fuzz(
     device: torch.device,
     directory: Path | None = None,
     listener: Listener = lambda event: None,
+    search: Search | None = None,
 ) -> Report:
-    """Search for scenarios on which the subjects are wrong.
+    """Search for scenarios on which the subjects are wrong, in this process unless `search` says otherwise.
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports, or not on the device.
@@ -212,11 +219,7 @@ def fuzz(
     try:
         with torch.inference_mode():
             _sing(campaign)
-            for scenario in scenarios(mix, seed):
-                if _spent(campaign, budget):
-                    break
-                campaign.judge(scenario)
-                campaign.tell()
+            (search or in_this_process)(campaign, mix, seed, budget)
     except KeyboardInterrupt:
         campaign.report.interrupted = True
     report = campaign.finish()
@@ -226,12 +229,21 @@ def fuzz(
     return report
 
 
-def scenarios(mix: Mix, seed: int) -> Iterator[Scenario]:
-    """The scenarios of a seed, without end; number i depends on seed and i alone."""
-    for stretch in count():
+def in_this_process(campaign: Campaign, mix: Mix, seed: int, budget: Budget) -> None:
+    """Judge one scenario after another; a subject that ends the process ends the campaign."""
+    for scenario in scenarios(mix, seed):
+        if _spent(campaign, budget):
+            break
+        campaign.judge(scenario)
+        campaign.tell()
+
+
+def scenarios(mix: Mix, seed: int, first: int = 0) -> Iterator[Scenario]:
+    """The scenarios of a seed from number `first` on, without end; number i depends on seed and i alone."""
+    for stretch in count(first // STRETCH):
         swarmed = swarm(mix, SeededDraw(seed * 1_000_003 + stretch))
-        for place in range(STRETCH):
-            yield generate(SeededDraw((seed << 40) + stretch * STRETCH + place), swarmed)
+        for index in range(max(first, stretch * STRETCH), (stretch + 1) * STRETCH):
+            yield generate(SeededDraw((seed << 40) + index), swarmed)
 
 
 def _spent(campaign: Campaign, budget: Budget) -> bool:

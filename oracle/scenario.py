@@ -166,9 +166,17 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     traffic: Traffic | None = None
     version: int = VERSION
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # msgspec leaves out a default only if it is that very object, which a pickled string isn't any more.
+        return _decoded, (msgspec.json.encode(self),)
+
     def pooling_type(self, request: Request) -> PoolingType:
         """The pooling type that serves the request's task."""
         return self.options.tok_pooling_type if request.is_token_task else self.options.seq_pooling_type
+
+
+def _decoded(text: bytes) -> Scenario:
+    return msgspec.json.decode(text, type=Scenario)
 
 
 def dumps(scenario: Scenario) -> str:

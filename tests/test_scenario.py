@@ -1,6 +1,7 @@
 """Scenarios survive JSON, and what can't be is refused with the path of the offending field."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -43,6 +44,10 @@ def test_the_valid_scenario_is_read() -> None:
 def test_json_round_trips_and_the_generator_makes_only_possible_scenarios(scenario: Scenario) -> None:
     assert loads(dumps(scenario)) == scenario
     assert list(problems(scenario)) == []
+    carried = pickle.loads(pickle.dumps(scenario))
+    assert carried == scenario
+    # Files are named by what is written, so the same must be written in another process.
+    assert dumps(carried) == dumps(scenario)
 
 
 def test_json_keeps_a_step_on_one_line() -> None:

@@ -210,6 +210,26 @@ def accepts_valid_input(error: Exception) -> str | None:
 
 
 @declare("after")
+def comes_back() -> str | None:
+    """A call of a pooler comes back.
+
+    Why: an engine makes one step at a time and waits for it.
+    Without it: the server stands still, with every request in it, and reports no error.
+    """
+    return "did not come back within the time that a scenario may take"
+
+
+@declare("after")
+def process_survives(how: str) -> str | None:
+    """A call of a pooler leaves the process alive, and memory for others.
+
+    Why: an engine can catch an exception, but not a signal or an exit.
+    Without it: one batch takes the server down, and nothing in its log says which.
+    """
+    return how
+
+
+@declare("after")
 def reject_or_be_right(error: str) -> str | None:
     """On malformed input a pooler raises an error or gives the right answer all the same.
 
