@@ -1,13 +1,10 @@
 """The pre-merge check: deterministic, exhaustive where the scope is small, fixed scenarios beyond it.
 
-Each subject runs in a process of its own when there are several, so that none can disturb another.
+`fuzz.check_each` runs it for several subjects, each in a process of its own.
 """
 
-import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -18,7 +15,7 @@ from typing import Final
 import msgspec
 import torch
 
-from fuzz.campaign import Budget, Campaign, Found, Listener, Report, Started, scenarios
+from fuzz.campaign import Budget, Campaign, Listener, Report, Started, scenarios
 from fuzz.draws import Draw, SeededDraw, exhaust
 from fuzz.exhaustive import Coverage, Scope, steps_from, walk
 from fuzz.findings import read
@@ -28,9 +25,7 @@ from fuzz.mix import ALL_SMALL, Mix, for_subjects
 from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from impl.config import Subject
-from impl.loading import load
 from oracle import contracts
-from oracle.device.named import named
 from oracle.device.ops import NAME as SIMULATED
 from oracle.scenario import Options, Request, Scenario, Step
 
@@ -193,67 +188,3 @@ def as_called(subject: Subject, scenario: Scenario) -> Scenario:
         return scenario
     options = msgspec.structs.replace(scenario.options, rows=subject.rows[0])
     return msgspec.structs.replace(scenario, options=options)
-
-
-def check(
-    specs: Sequence[str],
-    device: torch.device,
-    directory: Path | None,
-    listener: Listener,
-    fixed: Sequence[Scenario] = (),
-    sync_budget: int | None = None,
-) -> Report:
-    """Judge each subject named by its spec, on the scenarios of `fixed` besides those that ship.
-
-    A `sync_budget` takes the place of what each subject declares.
-
-    Raises:
-        SubjectError: a subject can't be had.
-    """
-    if len(specs) == 1:
-        return check_one(load(specs[0], sync_budget), device, directory, listener, fixed)
-    names = [load(spec).name for spec in specs]
-    listener(Started("check", names, None, str(device), Budget()))
-    # A fork has torch imported already; CUDA does not survive one.
-    forks = device.type != "cuda" and "fork" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if forks else "spawn")
-    workers = min(len(specs), (os.cpu_count() or 1) + 1)
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_check_spec, spec, str(device), directory, fixed, sync_budget) for spec in specs]
-        _follow(futures, listener)
-        return merged([future.result() for future in futures])
-
-
-def _check_spec(
-    spec: str, device: str, directory: Path | None, fixed: Sequence[Scenario], sync_budget: int | None
-) -> Report:
-    torch.set_num_threads(1)
-    return check_one(load(spec, sync_budget), named(device), directory, lambda event: None, fixed)
-
-
-def _follow(futures: Sequence[Future[Report]], listener: Listener) -> None:
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            if future.exception() is None:
-                for finding in future.result().findings:
-                    listener(Found(finding))
-
-
-def merged(reports: Sequence[Report]) -> Report:
-    """One report out of several."""
-    whole = Report([], reports[0].seed)
-    for report in reports:
-        whole.subjects += report.subjects
-        whole.scenarios += report.scenarios
-        whole.comparisons += report.comparisons
-        whole.findings += report.findings
-        whole.mix += report.mix
-        whole.verdicts += report.verdicts
-        whole.doubts += report.doubts
-        whole.notes += report.notes
-        whole.elapsed_s = max(whole.elapsed_s, report.elapsed_s)
-        whole.interrupted |= report.interrupted
-        whole.error = whole.error or report.error
-    return whole

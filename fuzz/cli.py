@@ -208,7 +208,7 @@ def check(
     """
     with _Session(as_json, reports) as session:
         from fuzz.campaign import Report
-        from fuzz.check import check as run_check
+        from fuzz.check_each import check as run_check
         from fuzz.corpus import promoted
         from fuzz.since import changed_since
 

@@ -5,7 +5,6 @@ again, and that scenario only to the other subjects. Nothing here knows of findi
 """
 
 import heapq
-import multiprocessing
 import time
 from array import array
 from collections import defaultdict
@@ -16,7 +15,19 @@ from typing import Any, Final, Self
 
 from fuzz.bench import Bench, Played, play, reloaded
 from fuzz.campaign import scenarios
-from fuzz.expendable import Death, Done, Expendable, Failed, Job, Limits, Message, Told, wait_for
+from fuzz.expendable import (
+    Death,
+    Done,
+    Expendable,
+    Failed,
+    Job,
+    Limits,
+    Message,
+    Told,
+    context_for,
+    limits_on,
+    wait_for,
+)
 from fuzz.findings import Span
 from fuzz.verdict import Judgement, Verdict
 from oracle import contracts
@@ -105,7 +116,7 @@ class Crew:
     """So many workers, and processes for a job of their own."""
 
     def __init__(self, bench: Bench, size: int, limits: Limits, first: int = 0) -> None:
-        self.limits = limits
+        self.limits = limits_on(bench.device, limits)
         self.next = first
         """The first scenario that has not been taken from here."""
         self.may_go_out = NO_END
@@ -114,16 +125,11 @@ class Crew:
         """When to hand out no more, on the monotonic clock."""
         self.warnings: list[str] = []
         self._bench = bench
+        self._context = context_for(bench.device)
         self._make_bench: Callable[[], Bench] = lambda: bench
-        # A fork has everything in it already, but CUDA does not survive one.
-        self._context: Any = multiprocessing.get_context("fork")
         if bench.device.type == "cuda":
             specs = [(subject.spec, dict(subject.sync_budgets)) for subject in bench.subjects]
             self._make_bench = partial(reloaded, specs, str(bench.device), bench.mix, bench.seed)
-            self._context = multiprocessing.get_context("forkserver")
-            self._context.set_forkserver_preload(["fuzz.bench"])
-            # The driver reserves far more address space than it uses.
-            self.limits = Limits(limits.scenario_s, None)
         self._made = 0
         self._workers = [_Worker(self._process()) for _ in range(size)]
         self._out = first

@@ -5,6 +5,7 @@ of memory. Its last words, a traceback, come through a pipe. Nothing here knows 
 """
 
 import faulthandler
+import multiprocessing
 import os
 import random
 import re
@@ -186,6 +187,20 @@ class Expendable:
     def handles(self) -> tuple[Any, Any]:
         """What becomes ready when it says something or ends."""
         return self._connection, self._process.sentinel
+
+
+def context_for(device: torch.device) -> ForkContext | ForkServerContext:
+    """How to make processes: a fork has everything in it already, but CUDA does not survive one."""
+    if device.type != "cuda":
+        return multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fuzz.bench"])
+    return context
+
+
+def limits_on(device: torch.device, limits: Limits) -> Limits:
+    """Without one of memory on CUDA, whose driver reserves far more address space than it uses."""
+    return Limits(limits.scenario_s, None) if device.type == "cuda" else limits
 
 
 def wait_for(processes: Sequence[Expendable], timeout_s: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fuzz.campaign import Budget, Event, Listener, Progressed, Report, fuzz
+from fuzz.check_each import check
 from fuzz.crew import Past
 from fuzz.examine import last_of
 from fuzz.expendable import Limits
@@ -26,7 +27,7 @@ from impl.builtin import BUILTIN
 from impl.config import Subject, SubjectError
 from impl.loading import load
 from oracle.scenario import ScenarioError
-from tests.subjects import write
+from tests.subjects import RIGHT, write
 from tests.zoo.dying import BY_CHANCE, EATS, EXITS, LATE, LATER, LOOPS, SEGFAULTS
 
 CPU = torch.device("cpu")
@@ -102,6 +103,22 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
         assert seen(report) == seen(alone)
         assert (report.mix, report.verdicts) == (alone.mix, alone.verdicts)
         assert (report.scenarios, report.comparisons) == (alone.scenarios, alone.comparisons)
+
+
+def test_a_check_survives_what_it_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.check_each.FIXED_SCENARIOS", 100)
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"import os\n{RIGHT}".replace("outputs = []", f"outputs = []\n        if len(chunks) > 1: os._exit(3)")
+    )
+    told: list[Event] = []
+    report = check([f"{path}:factory", "hostsplit"], CPU, tmp_path / "kept", told.append)
+    assert report.exit_code == 1
+    assert report.subjects == [f"{path}:factory", "hostsplit"]
+    assert {finding.subject for finding in report.findings} == {f"{path}:factory"}
+    assert [finding.contract for finding in report.findings] == ["process-survives"]
+    assert any("comes from a search instead" in note for note in report.notes)
+    assert any("465,977 schedules" in note for note in report.notes)
 
 
 def test_time_ends_a_run_and_progress_is_told() -> None:
