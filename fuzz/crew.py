@@ -123,6 +123,8 @@ class Crew:
         """The first scenario that may not be handed out."""
         self.until_s: float | None = None
         """When to hand out no more, on the monotonic clock."""
+        self.tick: Callable[[], None] = lambda: None
+        """Called a few times a second, whatever is being waited for."""
         self.warnings: list[str] = []
         self._bench = bench
         self._context = context_for(bench.device)
@@ -218,6 +220,7 @@ class Crew:
         return Expendable(self._context, self._make_bench, self.limits, self._made)
 
     def _attend(self, others: Sequence[Expendable]) -> None:
+        self.tick()
         self._hand_out()
         busy = [worker for worker in self._workers if worker.range is not None]
         wait_for([*(worker.process for worker in busy), *others], PATIENCE_S)

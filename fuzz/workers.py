@@ -39,6 +39,7 @@ def _search(
     try:
         with Crew(bench, size, limits, keeper.next) as crew:
             crew.until_s = until_s
+            crew.tick = campaign.tell
             _work(campaign, crew, Examiner(crew, campaign.subjects, seed, campaign.shrink_time_s), keeper, budget)
     finally:
         keeper.keep()
@@ -65,7 +66,6 @@ def _work(campaign: Campaign, crew: Crew, examiner: Examiner, keeper: Keeper, bu
                     f"ended after {counted(hangs.total(), 'hang')}, each of which takes {crew.limits.scenario_s:g} s"
                 )
                 return
-        campaign.tell()
     for warning in crew.warnings:
         campaign.doubt(warning)
 

@@ -109,7 +109,7 @@ def test_a_check_survives_what_it_checks(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("fuzz.check_each.FIXED_SCENARIOS", 100)
     path = tmp_path / "mine.py"
     path.write_text(
-        f"import os\n{RIGHT}".replace("outputs = []", f"outputs = []\n        if len(chunks) > 1: os._exit(3)")
+        f"import os\n{RIGHT}".replace("outputs = []", "outputs = []\n        if len(chunks) > 1: os._exit(3)")
     )
     told: list[Event] = []
     report = check([f"{path}:factory", "hostsplit"], CPU, tmp_path / "kept", told.append)
