@@ -19,7 +19,8 @@ from fuzz.check_each import check
 from fuzz.crew import Past
 from fuzz.examine import last_of
 from fuzz.expendable import Limits
-from fuzz.findings import read
+from fuzz.export import as_pytest
+from fuzz.findings import ExportError, read
 from fuzz.replay import replay
 from fuzz.state import FILE_NAME, kept_in
 from fuzz.workers import in_workers
@@ -165,6 +166,8 @@ def test_alone_means_without_what_was_run_before(tmp_path: Path, monkeypatch: py
     report = replay(Path(finding.file or ""), (), CPU, lambda event: None, alone=True)
     assert report.exit_code == 0
     assert report.notes == ["gone: state-determines-behaviour is no longer broken"]
+    with pytest.raises(ExportError, match="only after other scenarios in the same process"):
+        as_pytest(finding)
 
 
 POOLPROOF = (sys.executable, "-m", "fuzz", "fuzz", "--workers", "2")

@@ -50,12 +50,16 @@ def as_pytest(finding: Finding) -> str:
     """The source of a test file.
 
     Raises:
-        ExportError: the contract can't be told from outside the harness.
+        ExportError: it can't be told from outside the harness.
     """
     if finding.contract not in BY_OUTPUT | BY_CHECK:
         raise ExportError(
             f"{finding.contract} can't be told by a standalone test; those that can are "
             f"{', '.join(sorted(BY_OUTPUT | BY_CHECK))}"
+        )
+    if finding.before is not None:
+        raise ExportError(
+            "it fails only after other scenarios in the same process, which a standalone test doesn't run"
         )
     return _Writer(finding).source()
 
