@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, REGRESSIONS, corpus
+from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, KNOWN, REGRESSIONS, corpus
 
 if TYPE_CHECKING:
     import torch
 
     from fuzz.campaign import Report
+    from fuzz.ledger import Known
 
 DEFAULT_MAX_TIME = "30s"
 
@@ -71,6 +72,10 @@ class ReportForm(click.ParamType[tuple[str, Path]]):
         return form, Path(path or f".poolproof/{self.default_names[form]}")
 
 
+known_option = click.option(
+    "--known", type=click.Choice(["report", "allow"]), default="report", show_default=True,
+    help="Whether a finding that the ledger of known failures has still counts, or only new ones do.",
+)  # fmt: skip
 report_option = click.option(
     "--report", "reports", type=ReportForm(), multiple=True, metavar="FORM[=PATH]",
     help="Write a report besides: html, junit, sarif, github, json or markdown. Repeatable.",
@@ -109,11 +114,13 @@ def main() -> None:
 @device_option
 @budget_option
 @save_option
+@known_option
 @report_option
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, sync_budget: int | None, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool,
+    device_name: str, sync_budget: int | None, directory: Path, known: str, reports: tuple[tuple[str, Path], ...],
+    as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
     with _Session(as_json, reports) as session:
@@ -131,8 +138,9 @@ def fuzz(
             session.device(device_name, sync_budget),
             directory,
             session.terminal.on_event,
+            session.ledger(),
         )
-    session.exit()
+    session.exit(known)
 
 
 @main.command()
@@ -141,11 +149,12 @@ def fuzz(
 @budget_option
 @save_option
 @click.option("--since", metavar="REF", help="Only if the subject's pooling differs from this commit.")
+@known_option
 @report_option
 @json_option
 def check(
     specs: tuple[str, ...], device_name: str, sync_budget: int | None, directory: Path, since: str | None,
-    reports: tuple[tuple[str, Path], ...], as_json: bool,
+    known: str, reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Run the pre-merge check: every schedule of a small scope, then fixed scenarios.
 
@@ -163,8 +172,9 @@ def check(
         else:
             fixed = list(promoted(REGRESSIONS))
             device = session.device(device_name, sync_budget)
-            session.report = run_check(named, device, directory, session.terminal.on_event, fixed, sync_budget)
-    session.exit()
+            on_event, ledger = session.terminal.on_event, session.ledger()
+            session.report = run_check(named, device, directory, on_event, fixed, sync_budget, ledger)
+    session.exit(known)
 
 
 @main.command()
@@ -316,9 +326,20 @@ class _Session:
             self.terminal.replay_options += f" --sync-budget {sync_budget}"
         return device
 
-    def exit(self) -> NoReturn:
+    def ledger(self) -> list["Known"]:
+        """What is known of failures: what ships, and the project's own.
+
+        Raises:
+            ScenarioError: an entry is damaged.
+        """
+        from fuzz.ledger import entries, shipped
+
+        return [*shipped(), *entries(KNOWN)]
+
+    def exit(self, known: str = "report") -> NoReturn:
         """Print the report and leave with its exit code."""
         assert self.report is not None
+        self.report.allows_known = known == "allow"
         self._write_reports(self.report)
         self.terminal.finished(self.report)
         sys.exit(self.report.exit_code)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from fuzz.campaign import Budget, fuzz, scenarios
-from fuzz.check import as_called, regressions
+from fuzz.check import regressions
 from fuzz.draws import SeededDraw
 from fuzz.generator import generate
 from fuzz.mix import for_subjects
 from fuzz.start import run
 from fuzz.verdict import Verdict
-from fuzz.world import supports
+from fuzz.world import as_called, supports
 from impl.config import Subject
 from impl.loading import load
 from impl.vllm import fetch
