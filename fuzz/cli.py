@@ -247,6 +247,34 @@ def audit(specs: tuple[str, ...], compare: tuple[str, ...], device_name: str, as
 
 
 @main.command()
+@click.argument("versions", nargs=-1)
+@click.option(
+    "--markdown", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Write it as a page besides."
+)
+@json_option
+def releases(versions: tuple[str, ...], markdown: Path | None, as_json: bool) -> NoReturn:
+    """Check vLLM releases, all that load or VERSIONS, and say what is known of what is found.
+
+    Exit status: 0 all that is found is known, 1 something is new, 2 something could not be judged.
+    """
+    with _Session(as_json) as session:
+        from fuzz.findings import write_atomically
+        from fuzz.releases import RELEASES, survey
+        from fuzz.releases_table import show
+
+        wanted = [version for version in RELEASES if version in versions] if versions else list(RELEASES)
+        unknown = sorted(set(versions) - set(RELEASES))
+        if unknown:
+            raise click.UsageError(f"no release that loads: {', '.join(unknown)}; those that do: {', '.join(RELEASES)}")
+        seen = survey(wanted, session.ledger(), lambda event: None)
+        show(seen, as_json)
+        if markdown is not None:
+            write_atomically(markdown, seen.as_markdown())
+        sys.exit(seen.exit_code)
+    raise AssertionError("a session that ends without an error has exited")
+
+
+@main.command()
 def contracts() -> None:
     """List the contracts: the rule, why it matters, what breaks without it."""
     from fuzz.terminal import print_contracts
