@@ -161,7 +161,7 @@ class Campaign:
             there, missing = recall(ledger, subject, self.device)
             self.findings.recalled += there
             for absent in missing:
-                if subject.version or not absent.known.first:
+                if subject.version or not absent.known.releases:
                     self.report.error = self.report.error or f"the ledger is out of date: {absent.told}"
                 else:
                     self.report.notes.append(f"known of the newest release, but not here: {absent.told}")

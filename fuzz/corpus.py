@@ -121,7 +121,7 @@ def accept(file: Path, directory: Path, name: str, why: str, url: str = "", kind
     subject = load(finding.spec)
     entry: dict[str, Any] = {
         "version": LEDGER_VERSION, "title": finding.message, "kind": kind, "product": subject.product,
-        "first": subject.version, "last": subject.version, "url": url, "story": why or finding.message,
+        "releases": f"=={subject.version}" if subject.version else "", "url": url, "story": why or finding.message,
         "witnesses": [
             {
                 "contract": finding.contract,

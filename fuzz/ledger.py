@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import torch
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from fuzz.cause import Cause, cause
 from fuzz.start import run, runs_on
@@ -28,11 +28,13 @@ VERSION: Final = 1
 Kind = Literal["fault", "limit", "demand"]
 """fault: it is wrong. limit: it serves nobody who hands it this. demand: we ask for more than its maker promises."""
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+_NEWER_THAN_ALL: Final = "99999"
 
 
 class _WitnessFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contract: Text
     scenario: dict[str, Any]
+    says: str = ""
 
 
 class _KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,27 +44,30 @@ class _KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     product: Text
     story: Text
     witnesses: Annotated[list[_WitnessFile], msgspec.Meta(min_length=1)]
-    first: str = ""
-    last: str = ""
+    releases: str = ""
     url: str = ""
     device: Literal["cpu", "sim"] = "cpu"
 
 
 @dataclass(frozen=True)
 class Witness:
-    """A scenario on which a known failure shows, and the contract that it breaks."""
+    """A scenario on which a known failure shows, and the contract that it breaks.
+
+    `says` is part of the message, where the scenario may break the contract in other ways too.
+    """
 
     contract: str
     scenario: Scenario
+    says: str = ""
 
 
 @dataclass(frozen=True)
 class Known:
     """A failure that is known.
 
-    `product` is what has it: `vllm`, `vllm-v1`, `vllm-v2`, or the SPEC of any other subject. `first` and
-    `last` are the first and the last release with it; empty where there is no such end. `device` is where it
-    shows. `story` says what is wrong, in our own words; `url` where it is published, if it is.
+    `product` is what has it: `vllm`, `vllm-v1`, `vllm-v2`, or the SPEC of any other subject. `releases` is a
+    version specifier, such as `>=0.20,<0.21`; empty: all. `device` is where it shows. `story` says what is
+    wrong, in our own words; `url` where it is published, if it is.
     """
 
     name: str
@@ -71,27 +76,14 @@ class Known:
     product: str
     story: str
     witnesses: tuple[Witness, ...]
-    first: str = ""
-    last: str = ""
+    releases: str = ""
     url: str = ""
     device: str = "cpu"
 
     def covers(self, subject: Subject) -> bool:
         """Whether the subject should have it; a checkout, whose version nobody knows, has what the newest has."""
-        if subject.product != self.product:
-            return False
-        try:
-            version = Version(subject.version)
-        except InvalidVersion:
-            return not self.last
-        return (not self.first or Version(self.first) <= version) and (not self.last or version <= Version(self.last))
-
-    @property
-    def releases(self) -> str:
-        """The range of releases, for people."""
-        if self.first and self.first == self.last:
-            return self.first
-        return f"{f'from {self.first}' if self.first else ''}{f' to {self.last}' if self.last else ''}".strip() or "all"
+        version = subject.version or _NEWER_THAN_ALL
+        return subject.product == self.product and SpecifierSet(self.releases).contains(version, prereleases=True)
 
 
 @dataclass(frozen=True)
@@ -139,14 +131,14 @@ def read(path: Path) -> Known:
     data = parse_json(path.read_bytes())
     check_version(data, VERSION, "the entry")
     kept = convert(data, _KnownFile)
-    for end in (kept.first, kept.last):
-        try:
-            Version(end or "0")
-        except InvalidVersion:
-            raise ScenarioError(f"{end!r} is not the number of a release - at `$.first` or `$.last`") from None
+    try:
+        SpecifierSet(kept.releases)
+    except InvalidSpecifier:
+        told = f"{kept.releases!r} is no version specifier such as '>=0.20,<0.21'"
+        raise ScenarioError(f"{told} - at `$.releases`") from None
     fields = msgspec.structs.asdict(kept)
     del fields["version"]
-    witnesses = tuple(Witness(each.contract, from_builtins(each.scenario)) for each in kept.witnesses)
+    witnesses = tuple(Witness(each.contract, from_builtins(each.scenario), each.says) for each in kept.witnesses)
     return Known(name=path.stem, **(fields | {"witnesses": witnesses}))
 
 
@@ -181,5 +173,6 @@ def shown(witness: Witness, subject: Subject, device: torch.device) -> Judgement
 
 
 def shows(witness: Witness, judgement: Judgement) -> bool:
-    """Whether the judgement is that the witness's contract is broken."""
-    return judgement.verdict.is_finding and judgement.contract == witness.contract
+    """Whether the judgement is that the witness's contract is broken, and in the witness's way."""
+    broken = judgement.verdict.is_finding and judgement.contract == witness.contract
+    return broken and witness.says in judgement.message

@@ -25,9 +25,10 @@ def _subject(version: str) -> Subject | str:
 def release(version: str) -> Subject:
     """A release as a subject; the test is skipped where it can't be had.
 
-    Wheels are large, so nothing is fetched unless $POOLPROOF_FETCH asks for it, as CI does for a few.
+    Wheels are large, so nothing is fetched unless $POOLPROOF_FETCH asks for it, as CI does for a few, or
+    $POOLPROOF_MUSEUM for all.
     """
-    wanted = version in FETCHED and "POOLPROOF_FETCH" in os.environ
+    wanted = "POOLPROOF_MUSEUM" in os.environ or (version in FETCHED and "POOLPROOF_FETCH" in os.environ)
     if not wanted and not (fetch.cache() / f"vllm-{version}").exists():
         pytest.skip(f"vLLM {version} is not in the cache; `poolproof check --subject vllm=={version}` fetches it")
     subject = _subject(version)

@@ -92,16 +92,17 @@ def test_an_entry_that_no_longer_reproduces_is_an_error(tmp_path: Path, forgetfu
 def test_an_entry_is_for_its_product_and_releases_alone(tmp_path: Path, forgetful: Subject) -> None:
     assert judged("", tmp_path, known(forgetful, "row-count", product="other")).exit_code == 0
 
-    def covers(version: str, **ends: str) -> bool:
+    def covers(version: str, releases: str) -> bool:
         subject = Subject("x", lambda config, level: None, frozenset({"ALL"}), product="vllm", version=version)  # type: ignore[arg-type, return-value]
-        return known(subject, "values", **ends).covers(subject)
+        return known(subject, "values", releases=releases).covers(subject)
 
-    assert covers("0.20.2", first="0.20.0", last="0.20.2")
-    assert covers("0.9.1", first="0.9.0")
-    assert not covers("0.10.0", last="0.9.9")
-    assert not covers("0.19.1", first="0.20.0")
-    assert not covers("", first="0.13.0", last="0.33.0")
-    assert covers("", first="0.13.0")
+    assert covers("0.20.2", ">=0.20,<0.21")
+    assert covers("0.9.1", ">=0.9")
+    assert not covers("0.10.0", "<=0.9.9")
+    assert not covers("0.20.1", ">=0.13,!=0.20.*")
+    assert not covers("", "<=0.33")
+    assert covers("", ">=0.13")
+    assert covers("0.34.0rc1", ">=0.13")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_an_entry_is_for_its_product_and_releases_alone(tmp_path: Path, forgetfu
     [
         ({"version": 2}, "version 2"),
         ({"kind": "wish"}, "$.kind"),
-        ({"last": "newest"}, "'newest' is not the number of a release"),
+        ({"releases": "newest"}, "'newest' is no version specifier"),
         ({"witnesses": []}, "$.witnesses"),
         ({"oops": 1}, "oops"),
     ],
@@ -156,7 +157,7 @@ def test_no_entry_that_ships_is_without_a_story_and_names_are_told_apart() -> No
 def test_a_checkout_in_which_a_known_failure_is_mended_is_told_so() -> None:
     subject = release("0.33.0")
     checkout = replace(subject, name="checkout", version="")
-    entry = known(checkout, "row-count", product="vllm", first="0.30.0")
+    entry = known(checkout, "row-count", product="vllm", releases=">=0.30")
     report = search(checkout, [entry])
     assert report.error == ""
     assert any("known of the newest release, but not here: entry" in note for note in report.notes)
