@@ -20,6 +20,7 @@ from fuzz.draws import SeededDraw
 from fuzz.features import FLOOR, features, owed
 from fuzz.findings import Finding, Findings, from_failure
 from fuzz.generator import generate
+from fuzz.ledger import Known, recall
 from fuzz.mix import Mix, for_subjects, swarm
 from fuzz.runner import Run
 from fuzz.start import runs_on, start
@@ -96,6 +97,13 @@ class Report:
     """What kept the run from doing all of its work, if anything."""
     skipped: str = ""
     """Why there was nothing to do, if so."""
+    allows_known: bool = False
+    """Whether a finding that the ledger has is no violation."""
+
+    @property
+    def unknown(self) -> list[Finding]:
+        """The findings that the ledger doesn't have."""
+        return [finding for finding in self.findings if not finding.known]
 
     @property
     def verdict(self) -> str:
@@ -104,7 +112,7 @@ class Report:
             return "error"
         if self.skipped:
             return "skipped"
-        if self.findings:
+        if self.unknown if self.allows_known else self.findings:
             return "violates"
         return "inconclusive" if self.doubts else "holds"
 
@@ -149,6 +157,17 @@ class Campaign:
         self.report.mix.update(features(scenario))
         return judgements
 
+    def open_ledger(self, ledger: Sequence[Known]) -> None:
+        """See what of the ledger the subjects have; an entry that is out of date is an error."""
+        for subject in self.subjects:
+            there, missing = recall(ledger, subject, self.device)
+            self.findings.recalled += there
+            for absent in missing:
+                if subject.version or not absent.known.releases:
+                    self.report.error = self.report.error or f"the ledger is out of date: {absent.told}"
+                else:
+                    self.report.notes.append(f"known of the newest release, but not here: {absent.told}")
+
     def settle(self, scenario: Scenario, subject: Subject, judgement: Judgement, make: Maker | None = None) -> None:
         """Count a judgement and keep what it shows; `make` looks into a failure that is new."""
         report = self.report
@@ -183,7 +202,7 @@ class Campaign:
         report = self.report
         self.findings.finish()
         report.findings = list(self.findings)
-        report.error = self.findings.error
+        report.error = self.findings.error or report.error
         report.elapsed_s = time.monotonic() - self.started_s
         if not report.scenarios:
             self.doubt("no scenario was run")
@@ -203,9 +222,12 @@ def fuzz(
     device: torch.device,
     directory: Path | None = None,
     listener: Listener = lambda event: None,
+    ledger: Sequence[Known] = (),
     search: Search | None = None,
 ) -> Report:
-    """Search for scenarios on which the subjects are wrong, in this process unless `search` says otherwise.
+    """Search for scenarios on which the subjects are wrong, and tell which of these the ledger knows.
+
+    The scenarios are run in this process, unless `search` says otherwise.
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports, or not on the device.
@@ -219,6 +241,7 @@ def fuzz(
     try:
         with torch.inference_mode():
             _sing(campaign)
+            campaign.open_ledger(ledger)
             (search or in_this_process)(campaign, mix, seed, budget)
     except KeyboardInterrupt:
         campaign.report.interrupted = True

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import torch
 
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started, scenarios
@@ -21,9 +20,11 @@ from fuzz.exhaustive import Coverage, Scope, steps_from, walk
 from fuzz.findings import read
 from fuzz.generator import generate
 from fuzz.ladder import ladders
+from fuzz.ledger import Known
 from fuzz.mix import ALL_SMALL, Mix, for_subjects
 from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
+from fuzz.world import as_called
 from impl.config import Subject
 from oracle import contracts
 from oracle.device.ops import NAME as SIMULATED
@@ -47,8 +48,9 @@ def check_one(
     directory: Path | None,
     listener: Listener,
     fixed: Sequence[Scenario] = (),
+    ledger: Sequence[Known] = (),
 ) -> Report:
-    """Judge one subject, on the scenarios of `fixed` besides those that ship.
+    """Judge one subject, on the scenarios of `fixed` besides those that ship, and tell what the ledger knows.
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports.
@@ -57,6 +59,7 @@ def check_one(
     campaign = Campaign([subject], device, directory, listener)
     try:
         with torch.inference_mode():
+            campaign.open_ledger(ledger)
             _check(campaign, subject, fixed)
     except KeyboardInterrupt:
         campaign.report.interrupted = True
@@ -142,7 +145,7 @@ def _chunks(subject: Subject) -> bool:
 
 
 def _all_options(subject: Subject) -> Options:
-    return Options(tok_pooling_type="ALL", enable_chunked_prefill=_chunks(subject))
+    return Options(tok_pooling_type="ALL", enable_chunked_prefill=_chunks(subject), rows=subject.rows[0])
 
 
 def path(draw: Draw, scope: Scope, options: Options) -> Scenario:
@@ -180,11 +183,3 @@ def regressions() -> Iterator[Scenario]:
     for entry in sorted(files("fuzz").joinpath("regressions").iterdir(), key=lambda item: item.name):
         if entry.name.endswith(".json"):
             yield read(Path(str(entry)))[0]
-
-
-def as_called(subject: Subject, scenario: Scenario) -> Scenario:
-    """The scenario in a calling convention that the subject takes."""
-    if scenario.options.rows in subject.rows:
-        return scenario
-    options = msgspec.structs.replace(scenario.options, rows=subject.rows[0])
-    return msgspec.structs.replace(scenario, options=options)

@@ -15,6 +15,7 @@ from fuzz.campaign import Budget, Event, Found, Listener, Progressed, Report, St
 from fuzz.check import FIXED_SCENARIOS, FIXED_SEED, check_one
 from fuzz.expendable import Death, Done, Expendable, Failed, Limits, Told, Watch, context_for, limits_on, wait_for
 from fuzz.findings import Finding, relative
+from fuzz.ledger import Known
 from fuzz.workers import in_workers
 from impl.config import Subject
 from impl.loading import load
@@ -32,10 +33,11 @@ def check(
     listener: Listener,
     fixed: Sequence[Scenario] = (),
     sync_budget: int | None = None,
+    ledger: Sequence[Known] = (),
 ) -> Report:
     """Judge each subject named by its spec, on the scenarios of `fixed` besides those that ship.
 
-    A `sync_budget` takes the place of what each subject declares.
+    The report tells which findings the ledger knows. A `sync_budget` takes the place of what each subject declares.
 
     Raises:
         SubjectError: a subject can't be had.
@@ -53,7 +55,7 @@ def check(
             while waiting and len(running) <= (os.cpu_count() or 1):
                 place = waiting.pop(0)
                 running[place] = Expendable(context_for(device), dict, limits, place)
-                running[place].give(_check_spec, specs[place], str(device), directory, fixed, sync_budget)
+                running[place].give(_check_spec, specs[place], str(device), directory, fixed, sync_budget, ledger)
             wait_for(list(running.values()), 0.2)
             for place, process in list(running.items()):
                 match process.read():
@@ -68,7 +70,7 @@ def check(
                     case Failed(error):
                         raise error
                     case Death() as death:
-                        reports[place] = _searched(subjects[place], death, device, directory, listener, limits)
+                        reports[place] = _searched(subjects[place], death, device, directory, listener, ledger)
                 if place in reports:
                     running.pop(place).kill()
     except KeyboardInterrupt:
@@ -83,7 +85,7 @@ def check(
 
 def _check_spec(
     _: object, watch: Watch, spec: str, device: str, directory: Path | None, fixed: Sequence[Scenario],
-    sync_budget: int | None,
+    sync_budget: int | None, ledger: Sequence[Known],
 ) -> Report:  # fmt: skip
     """Check a subject in this process; each event is a sign of life."""
 
@@ -93,11 +95,16 @@ def _check_spec(
             watch.tell(event)
 
     watch.begin(0, 0)
-    return check_one(load(spec, sync_budget), named(device), directory, tell, fixed)
+    return check_one(load(spec, sync_budget), named(device), directory, tell, fixed, ledger)
 
 
 def _searched(
-    subject: Subject, death: Death, device: torch.device, directory: Path | None, listener: Listener, limits: Limits
+    subject: Subject,
+    death: Death,
+    device: torch.device,
+    directory: Path | None,
+    listener: Listener,
+    ledger: Sequence[Known],
 ) -> Report:
     """What a search shows of a subject that has ended the process of its check."""
 
@@ -110,7 +117,7 @@ def _searched(
         f"the check of {subject.name} did not come back" if death.hangs else f"the check of {subject.name} {death.how}"
     )
     budget = Budget(max_scenarios=FIXED_SCENARIOS)
-    report = fuzz([subject], budget, FIXED_SEED, device, directory, tell, in_workers(1, Limits()))
+    report = fuzz([subject], budget, FIXED_SEED, device, directory, tell, ledger, in_workers(1, Limits()))
     report.seed = None
     report.notes.append(f"{how}{at}; what is told comes from a search instead")
     if not report.findings:

@@ -78,6 +78,8 @@ class Explanation:
     before: int
     """How many scenarios the process had been through, if it takes that to fail."""
     count: int
+    known: str
+    """What the ledger calls it and where it is published; empty if it is new."""
 
 
 def explain(finding: Finding) -> Explanation:
@@ -99,12 +101,15 @@ def explain(finding: Finding) -> Explanation:
         replay=f"poolproof replay {shlex.quote(finding.file)}" if finding.file else "",
         before=0 if finding.before is None else finding.before.count,
         count=finding.count,
+        known=f"{finding.known} {finding.url}".strip(),
     )
 
 
 def facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     """Name and text of what is to be said below the drawing; what is not known is left out."""
     contract = explanation.contract
+    if explanation.known:
+        yield "known as", explanation.known
     yield "observed", explanation.observed
     yield "expected", explanation.expected
     if contract.rule != explanation.expected:

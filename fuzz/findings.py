@@ -13,6 +13,7 @@ import torch
 
 from fuzz.blame import Blame
 from fuzz.cause import Cause, cause, fingerprint
+from fuzz.ledger import Recalled
 from fuzz.shrink import shrink
 from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
@@ -74,6 +75,10 @@ class Finding:
     """Whose rows are wrong, if rows are."""
     before: Before | None = None
     """What it takes to have been run in the same process before, if it does not fail alone."""
+    known: str = ""
+    """What the ledger calls it, if it has it."""
+    url: str = ""
+    """Where it is published, if the ledger says so."""
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -103,6 +108,8 @@ class Finding:
             "count": self.count,
             "file": self.file,
             "before": None if self.before is None else msgspec.to_builtins(self.before),
+            "known": self.known,
+            "url": self.url,
             "scenario": {"version": self.scenario.version, **msgspec.to_builtins(self.scenario)},
         }
 
@@ -203,6 +210,8 @@ class Findings:
         self.directory = directory
         self.error = ""
         """Why a finding could not be kept, if so."""
+        self.recalled: list[Recalled] = []
+        """What the ledger knows of the subjects."""
         self._known: list[tuple[Cause, Finding]] = []
 
     def __iter__(self) -> Iterator[Finding]:
@@ -237,7 +246,7 @@ class Findings:
         for known in explained:
             self._known.remove(known)
             self._forget(known[1])
-        finding = replace(finding, count=1 + sum(known.count for _, known in explained))
+        finding = replace(self._recognised(made, finding), count=1 + sum(known.count for _, known in explained))
         self._known.append((made, self._kept(finding)))
         return self._known[-1][1]
 
@@ -258,6 +267,12 @@ class Findings:
         known, finding = self._known[place]
         self._known[place] = known, replace(finding, count=finding.count + 1)
         return True
+
+    def _recognised(self, own: Cause, finding: Finding) -> Finding:
+        for recalled in self.recalled:
+            if recalled.cause.explains(own):
+                return replace(finding, known=recalled.known.name, url=recalled.known.url)
+        return finding
 
     def _forget(self, finding: Finding) -> None:
         """Drop the file of a finding that another one explains."""
@@ -314,6 +329,8 @@ class _FindingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: int | None = None
     blame: Blame | None = None
     before: Before | None = None
+    known: str = ""
+    url: str = ""
 
 
 def read(path: Path) -> tuple[Scenario, Finding | None]:
@@ -352,4 +369,6 @@ def finding_from(data: Any, file: str | None) -> Finding:
         step=kept.step,
         blame=kept.blame,
         before=kept.before,
+        known=kept.known,
+        url=kept.url,
     )

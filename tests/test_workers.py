@@ -45,7 +45,7 @@ def judged(
     listener: Listener = lambda event: None,
 ) -> Report:
     search = in_workers(workers, limits)
-    return fuzz(subjects, Budget(max_scenarios=count), 1, CPU, directory, listener, search)
+    return fuzz(subjects, Budget(max_scenarios=count), 1, CPU, directory, listener, search=search)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_check_survives_what_it_checks(tmp_path: Path, monkeypatch: pytest.Mon
 def test_time_ends_a_run_and_progress_is_told() -> None:
     told: list[Event] = []
     search = in_workers(2, LIMITS)
-    report = fuzz([BUILTIN["hostsplit"]], Budget(max_time_s=1.5), 1, CPU, None, told.append, search)
+    report = fuzz([BUILTIN["hostsplit"]], Budget(max_time_s=1.5), 1, CPU, None, told.append, search=search)
     assert report.verdict == "holds"
     progress = [event.scenarios for event in told if isinstance(event, Progressed)]
     assert progress == sorted(progress)

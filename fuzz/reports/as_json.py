@@ -28,6 +28,8 @@ class FindingForm(msgspec.Struct, forbid_unknown_fields=True):
     count: int
     file: str | None
     before: Before | None
+    known: str
+    url: str
     scenario: Scenario
 
 
