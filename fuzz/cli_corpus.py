@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FINDINGS = Path(".poolproof/findings")
 REGRESSIONS = Path(".poolproof/regressions")
-KNOWN = Path(".poolproof/known")
+LEDGER = Path(".poolproof/known")
 COULD_NOT_RUN = 2
 
 directory_argument = click.argument(
@@ -94,7 +94,7 @@ def promote(file: Path, name: str | None, directory: Path) -> None:
     help="It is wrong; it serves nobody who hands it this; or more is asked than its maker promises.",
 )  # fmt: skip
 @click.option(
-    "--to", "directory", type=click.Path(path_type=Path, file_okay=False), default=KNOWN, show_default=True,
+    "--to", "directory", type=click.Path(path_type=Path, file_okay=False), default=LEDGER, show_default=True,
     metavar="DIR", help="Where the ledger is; `fuzz` and `check` read that of the default.",
 )  # fmt: skip
 def accept(files: tuple[Path, ...], name: str | None, why: str, url: str, kind: "Kind", directory: Path) -> None:
@@ -109,6 +109,13 @@ def accept(files: tuple[Path, ...], name: str | None, why: str, url: str, kind: 
             raise click.UsageError("--name is for one file")
         for file in files:
             click.echo(f"known from now on: {enter(file, directory, name or '', why, url, kind)}")
+
+
+def corpus_defaults(values: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """What the settings say of where things are kept, by command and parameter."""
+    kept = dict.fromkeys(("list", "rerun", "prune"), "save")
+    keys = {**kept, "promote": "regressions", "accept": "ledger"}
+    return {command: {"directory": values[key]} for command, key in keys.items() if key in values}
 
 
 def _tell(results: Iterable["Rerun"], gone: str = "") -> None:
