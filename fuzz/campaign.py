@@ -63,6 +63,8 @@ class Progressed:
     findings: int
     elapsed_s: float
     now: str = ""
+    missing: Sequence[str] = ()
+    """Features of the mix that have not come up yet."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class Campaign:
         self.findings = Findings(directory)
         self.report = Report([subject.name for subject in subjects], None)
         self.shrink_time_s = SHRINK_TIME_S if shrinks else 0.0
+        self.owed: set[str] = set()
+        """Features that the run should have had when it is long enough."""
         self.started_s = time.monotonic()
         self._last_told_s = 0.0
 
@@ -195,7 +199,8 @@ class Campaign:
         if at_once or elapsed_s - self._last_told_s > 0.2:
             self._last_told_s = elapsed_s
             report = self.report
-            self.listener(Progressed(report.scenarios, report.comparisons, len(self.findings), elapsed_s, now))
+            missing = sorted(self.owed - set(report.mix))
+            self.listener(Progressed(report.scenarios, report.comparisons, len(self.findings), elapsed_s, now, missing))
 
     def finish(self) -> Report:
         """Close the run; one that compared nothing proves nothing."""
@@ -238,6 +243,7 @@ def fuzz(
     mix = for_subjects(subjects, device.type == SIMULATED)
     if not mix.levels:
         raise SubjectError(f"{', '.join(campaign.report.subjects)}: an engine makes its own tensors, not on {device}")
+    campaign.owed = owed(mix)
     try:
         with torch.inference_mode():
             _sing(campaign)
@@ -246,7 +252,7 @@ def fuzz(
     except KeyboardInterrupt:
         campaign.report.interrupted = True
     report = campaign.finish()
-    missing = owed(mix) - set(report.mix)
+    missing = campaign.owed - set(report.mix)
     if report.scenarios >= FLOOR and missing:
         campaign.doubt(f"the mix was lost: {report.scenarios} scenarios without {', '.join(sorted(missing))}")
     return report
