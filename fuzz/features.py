@@ -32,6 +32,7 @@ def features(scenario: Scenario) -> set[str]:
         "query_start_loc": options.query_start_loc,
         "counts rewritten": options.rewrites_counts,
         "late copies": options.late_copies,
+        "BOS and EOS filtered": options.filters_special_tokens,
         "malformed": options.malformed is not None,
         "prefix hit": any(request.num_cached_tokens for request in scenario.requests),
         "nonfinite": any(request.nan_at is not None or request.inf_at is not None for request in scenario.requests),
@@ -88,6 +89,8 @@ def owed(mix: Mix) -> set[str]:
         due.add("mixed tasks")
     if mix.p_late_copies:
         due.add("late copies")
+    if "pooler" in mix.levels and "ALL" in mix.pooling_types and "bos-eos-filter" not in mix.lacks:
+        due.add("BOS and EOS filtered")
     return due
 
 

@@ -31,6 +31,8 @@ HUGE_PROMPT: Final = (4_200, 45_000)
 """Tokens at which tiles, two-byte offsets and the like run out."""
 TASKS: Final[tuple[tuple[Task, Task], ...]] = (("embed", "classify"), ("token_embed", "token_classify"))
 """By whether it is a token task, and whether it is the second of its kind."""
+BOS: Final = 101
+EOS: Final = 102
 MAX_ELEMENTS: Final = 1 << 19
 """Bound on all hidden states of a scenario together."""
 
@@ -66,7 +68,11 @@ def _options(draw: Draw, mix: Mix) -> Options:
     dtype: DtypeName = draw.choice(mix.dtypes)
     hidden_size = draw.choice(mix.hidden_sizes)
     malformed = draw.choice((None, *mix.malformed)) if level == "method" else None
-    chunkable = sequence is not None or "chunked-token-tasks" not in mix.lacks
+    bos_token_id, eos_token_id = _special_tokens(draw, mix) if level == "pooler" and token == "ALL" else (None, None)
+    filters = bos_token_id is not None or eos_token_id is not None
+    chunkable = (sequence is not None or "chunked-token-tasks" not in mix.lacks) and not (
+        filters and "chunked-bos-eos-filter" in mix.lacks
+    )
     return Options(
         level=level,
         rows=draw.choice(mix.rows),
@@ -87,8 +93,17 @@ def _options(draw: Draw, mix: Mix) -> Options:
         late_copies=level != "engine" and mix.p_late_copies > 0 and draw.chance(mix.p_late_copies),
         malformed=malformed,
         head=_head(draw, mix, dtype) if level != "method" else Head(),
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
         seed=draw.integer(0, 255) if draw.chance(mix.p_seed) else 0,
     )
+
+
+def _special_tokens(draw: Draw, mix: Mix) -> tuple[int | None, int | None]:
+    """BOS and EOS, of which some models filter one only, and some have one token for both."""
+    if "bos-eos-filter" in mix.lacks or not draw.chance(mix.p_filter):
+        return None, None
+    return draw.choice(((BOS, EOS), (BOS, None), (None, EOS), (BOS, BOS)))
 
 
 def _either(draw: Draw, kinds: tuple[T, ...], allowed: Sequence[PoolingType]) -> T | None:
@@ -161,6 +176,15 @@ def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, leng
         if draw.chance(mix.p_params):
             width = draw.integer(1, min(3, options.hidden_size))
             columns = tuple(draw.integer(0, options.hidden_size - 1) for _ in range(width))
+    special = [token_id for token_id in (options.bos_token_id, options.eos_token_id) if token_id is not None]
+    if special and is_token:
+        if draw.chance(0.7):
+            token_ids[0] = special[0]
+        if draw.chance(0.7):
+            token_ids[-1] = special[-1]
+        if draw.chance(0.2):
+            # Within a prompt they are tokens like any other.
+            token_ids[draw.integer(0, length - 1)] = draw.choice(special)
     cached = 0
     if pooling_type == "LAST" and options.level != "engine" and length > 1 and draw.chance(mix.p_prefix_hit):
         cached = draw.integer(1, length - 1)

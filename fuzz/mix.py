@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, TypeVar
 
 from fuzz.draws import Draw
-from impl.config import Lack, Level, Subject
+from impl.config import Lack, Level, Part, Subject
 from oracle.scenario import MALFORMED, POOLING_TYPES, DtypeName, Malformed, PoolingType
 
 T = TypeVar("T")
@@ -79,9 +79,14 @@ class Mix:
     """A layer of the head is there."""
     p_seed: float = 1.0
     """Rows of another seed than 0."""
+    p_filter: float = 0.2
+    """The rows of BOS and EOS are filtered out, where a subject does that."""
     p_late_copies: float = 0.0
     """Only where copies can be late: on the simulated device."""
 
+
+_OF_PARTS: Final[dict[str, Part]] = {"p_filter": "bos-eos-filter"}
+"""Rates at which the parts of a layer are there."""
 
 ALL_SMALL: Final = Mix(
     pooling_types=("ALL",), hidden_sizes=(4,), dtypes=("float32",), max_requests=2, max_tokens=2,
@@ -117,7 +122,7 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
     """A mix for the next stretch of a campaign: each feature off, rare, as it was, or frequent."""
     changes: dict[str, object] = {}
     for field in fields(mix):
-        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_huge", "p_late_copies"):
+        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_huge", "p_late_copies", *_OF_PARTS):
             changes[field.name] = draw.choice((0.0, 0.02, getattr(mix, field.name), 0.6))
     changes["p_padding"] = draw.choice((0.0, 0.0, 0.02, 0.3))
     changes["p_nonfinite"] = draw.choice((0.0, 0.0, 0.02, 0.3))
@@ -135,6 +140,10 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
     changes["p_huge"] = 0.004
     if draw.chance(0.05):
         changes["hidden_sizes"] = (256, 1024, 4096)
+    # Drawn last and where there is the part, so that other subjects' campaigns stay as they are.
+    for name, part in _OF_PARTS.items():
+        if "pooler" in mix.levels and part not in mix.lacks:
+            changes[name] = draw.choice((0.0, 0.02, getattr(mix, name), 0.6))
     return replace(mix, **changes)  # type: ignore[arg-type]
 
 

@@ -26,7 +26,9 @@ class World:
         self.pooling_types: dict[str, PoolingType] = {
             request.name: scenario.pooling_type(request) for request in scenario.requests
         }
-        self.needs_token_ids = "STEP" in self.pooling_types.values()
+        self.needs_token_ids = (
+            "STEP" in self.pooling_types.values() or scenario.options.filters_special_tokens
+        ) and bool(self.requests)
         self._expected: dict[str, Expected] = {}
         if self.needs_token_ids:
             self._place = {name: place for place, name in enumerate(self.requests)}
@@ -41,6 +43,8 @@ class World:
             due = reference.pool(self.pooling_types[name], rows, request)
             if options.level != "method":
                 due = reference.apply_head(due, request, options.head, options.seed)
+                if options.filters_special_tokens and request.is_token_task:
+                    due = reference.without_special_tokens(due, request, options)
             self._expected[name] = due
         return self._expected[name]
 
@@ -69,6 +73,8 @@ class World:
             rows=options.rows,
             tok_pooling_type=options.tok_pooling_type,
             seq_pooling_type=options.seq_pooling_type,
+            bos_token_id=options.bos_token_id,
+            eos_token_id=options.eos_token_id,
             head=HeadConfig(
                 head_dtype=None if head.head_dtype is None else getattr(torch, head.head_dtype),
                 projector=None
@@ -80,11 +86,15 @@ class World:
             ),
         )
 
+    @property
+    def padding_token_id(self) -> int:
+        """A tag or EOS, so that a pooler that reads past a prompt's end finds a step or an end there."""
+        tags = [request.step_tag_id for request in self.requests.values() if request.step_tag_id is not None]
+        return tags[0] if tags else self.scenario.options.eos_token_id or 0
+
     def _pad_token_ids(self) -> torch.Tensor:
         longest = max(request.prompt_len for request in self.requests.values())
-        # The padding repeats a tag, so that a pooler that reads past the prompt finds steps there.
-        tags = [request.step_tag_id for request in self.requests.values() if request.step_tag_id is not None]
-        padded = np.full((len(self.requests), longest), tags[0] if tags else 0, dtype=np.int64)
+        padded = np.full((len(self.requests), longest), self.padding_token_id, dtype=np.int64)
         for place, request in enumerate(self.requests.values()):
             padded[place, : request.prompt_len] = request.prompt_token_ids
         return torch.from_numpy(padded)
@@ -128,6 +138,10 @@ def _needs(scenario: Scenario, lack: Lack) -> bool:
     if options.level == "method":
         return False
     match lack:
+        case "bos-eos-filter":
+            return options.filters_special_tokens
+        case "chunked-bos-eos-filter":
+            return options.filters_special_tokens and options.enable_chunked_prefill
         case "logit-sigma":
             return head.logit_sigma is not None
         case "open-head-dtype":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 import torch
 
@@ -15,12 +15,22 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
-Lack = Literal["async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"]
-"""What a subject may do without, because the release that it is documents or never had it.
+Part = Literal["bos-eos-filter"]
+"""What a whole layer may have besides heads and dispatch.
+
+bos-eos-filter: token tasks hand out no rows for BOS and EOS at the ends of a prompt.
+"""
+PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
+Lack = Literal[
+    Part, "async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype",
+    "chunked-bos-eos-filter",
+]  # fmt: skip
+"""What a subject may do without, because the release that it is documents or never had it: any part, and
 
 async-scheduling: a step's outputs are read before the next one starts. chunked-token-tasks: a token
 task's prompt comes whole in one step. token-heads: token tasks have no learned layers, and token_embed
 is none of them. logit-sigma: logits are not scaled. open-head-dtype: a head always has a dtype of its own.
+chunked-bos-eos-filter: the filter takes whole prompts, as engines give them to the encoders that have one.
 """
 
 
@@ -50,6 +60,10 @@ class PoolerConfig:
     rows: RowsConvention = "group"
     tok_pooling_type: str = "ALL"
     seq_pooling_type: str = "LAST"
+    bos_token_id: int | None = None
+    """Where either is set, a token task's result goes without the row of BOS at the prompt's start and of EOS
+    at its end; the rows that are left keep their axis, and one of width 1 is dropped."""
+    eos_token_id: int | None = None
     head: HeadConfig = field(default_factory=HeadConfig)
 
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, get_args
 
 from impl.builtin import BUILTIN
-from impl.config import Level, PoolerConfig, PoolFn, Subject, SubjectError, SyncBudget
+from impl.config import PARTS, Level, PoolerConfig, PoolFn, Subject, SubjectError, SyncBudget
 from impl.vllm import names_vllm
 from impl.vllm import subject as vllm_subject
 from oracle.metadata import RowsConvention
@@ -64,6 +64,7 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         level: `"method"`, the default, or `"pooler"` for a whole layer with heads and dispatch.
         sync_budget: how often a call may wait for the device, default 0; a pair `(a call, a request)` if
             that grows with the batch; a dict from pooling types to either.
+        parts: what a whole layer has besides heads and dispatch, of `impl.config.Part`; default none.
 
     Raises:
         SubjectError: an attribute has an impossible value.
@@ -78,6 +79,7 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         supports=frozenset(supports),
         rows=rows,
         levels=levels,
+        lacks=PARTS - set(_several(getattr(factory, "parts", ()), sorted(PARTS), f"{name}'s `parts`", least=0)),
         sync_budgets=_budgets(getattr(factory, "sync_budget", 0), supports, f"{name}'s `sync_budget`"),
     )
 
@@ -104,11 +106,11 @@ def _are_counts(parts: Any) -> bool:
     )
 
 
-def _several(value: Any, allowed: Any, what: str) -> tuple[Any, ...]:
+def _several(value: Any, allowed: Any, what: str, least: int = 1) -> tuple[Any, ...]:
     values = (value,) if isinstance(value, str) else tuple(value)
     wrong = [item for item in values if item not in allowed]
-    if wrong or not values:
-        raise SubjectError(f"{what} is {value!r}, but may hold only {', '.join(allowed)}, and at least one")
+    if wrong or len(values) < least:
+        raise SubjectError(f"{what} is {value!r}, but may hold only {', '.join(allowed)}{', and at least one' * least}")
     return values
 
 

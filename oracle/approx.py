@@ -95,6 +95,16 @@ class Approx:
         """The first `width` columns."""
         return Approx(self.value[..., :width], self.error[..., :width], self.dtype)
 
+    def rows(self, start: int, stop: int) -> "Approx":
+        """The rows from `start` to `stop`."""
+        return Approx(self.value[start:stop], self.error[start:stop], self.dtype)
+
+    def squeezed(self) -> "Approx":
+        """Without the last dimension if that is of size 1."""
+        if self.shape[-1] != 1:
+            return self
+        return Approx(self.value[..., 0], self.error[..., 0], self.dtype)
+
     def minus(self, mean: float) -> "Approx":
         """Less a constant, itself rounded to the dtype."""
         return Approx(self.value - mean, self.error + UNIT[self.dtype] * abs(mean), self.dtype).rounded()

@@ -8,7 +8,7 @@ import torch
 
 from oracle.approx import Approx
 from oracle.rows import Linear
-from oracle.scenario import Head, PoolingType, Request
+from oracle.scenario import Head, Options, PoolingType, Request
 
 Expected = torch.Tensor | Approx
 """Rows that must match bit for bit, or a value with an error budget."""
@@ -44,7 +44,7 @@ def pool(pooling_type: PoolingType, rows: torch.Tensor, request: Request) -> Exp
             return Approx.exact(rows).mean()
 
 
-def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Expected:
+def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Approx:
     """What the learned layers make of pooled rows.
 
     embed tasks: cast, projector, cut to `dimensions`, then L2 norm if `use_activation`. classify
@@ -69,6 +69,17 @@ def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Exp
     if not request.use_activation:
         return result
     return result.softmax() if result.shape[-1] >= 2 else result.sigmoid()
+
+
+def without_special_tokens(result: Approx, request: Request, options: Options) -> Approx:
+    """A token task's result less the rows of BOS at the prompt's start and of EOS at its end.
+
+    Only rows go: (tokens left, width) however few are left, or (tokens left,) where the width is 1, which is
+    a score a token.
+    """
+    ids = request.prompt_token_ids
+    start, stop = int(ids[0] == options.bos_token_id), len(ids) - int(ids[-1] == options.eos_token_id)
+    return result.rows(start, max(start, stop)).squeezed()
 
 
 def projector(embedding_size: int, seed: int) -> Linear:

@@ -114,7 +114,16 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     malformed: Malformed | None = None
     """A mistake of the caller, which the pooler must reject or survive."""
     head: Head = Head()
+    bos_token_id: Natural | None = None
+    """Token whose row, at the start of a prompt, is no result of a token task; None: no such filter."""
+    eos_token_id: Natural | None = None
+    """The same at the end of a prompt."""
     seed: Natural = 0
+
+    @property
+    def filters_special_tokens(self) -> bool:
+        """Whether token tasks go through the filter of BOS and EOS."""
+        return self.bos_token_id is not None or self.eos_token_id is not None
 
 
 class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -258,6 +267,12 @@ def problems(scenario: Scenario) -> Iterator[str]:
     """Why the scenario can't happen in an engine, each with the path of the offending field."""
     if scenario.options.malformed and scenario.options.level != "method":
         yield "malformed input is for level `method` only - at `$.options.malformed`"
+    if scenario.options.filters_special_tokens:
+        at = "bos_token_id" if scenario.options.bos_token_id is not None else "eos_token_id"
+        if scenario.options.level != "pooler":
+            yield f"the filter of BOS and EOS is for level `pooler` only - at `$.options.{at}`"
+        elif scenario.options.tok_pooling_type != "ALL":
+            yield f"the filter of BOS and EOS needs all of a prompt's rows - at `$.options.{at}`"
     yield from _traffic_problems(scenario)
     yield from _request_problems(scenario)
     yield from _step_problems(scenario)

@@ -16,7 +16,7 @@ from fuzz.mix import for_subjects
 from fuzz.start import run
 from fuzz.verdict import Verdict
 from fuzz.world import supports
-from impl.config import Subject
+from impl.config import PARTS, Subject
 from impl.loading import load
 from impl.vllm import fetch
 from oracle.scenario import POOLING_TYPES, Scenario
@@ -24,12 +24,14 @@ from tests.releases import KNOWN, release
 
 pytestmark = pytest.mark.releases
 CPU = torch.device("cpu")
+SINGLE_FILE = {"async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", *PARTS}
 LACKS = {
-    "0.11.0": {"async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"},
-    "0.12.0": {"async-scheduling", "chunked-token-tasks", "logit-sigma", "open-head-dtype"},
-    "0.13.0": {"async-scheduling", "logit-sigma", "open-head-dtype"},
-    "0.19.1": {"logit-sigma"},
-    "0.33.0": set(),
+    "0.11.0": {"chunked-token-tasks", "token-heads", *SINGLE_FILE},
+    "0.12.0": {"chunked-token-tasks", *SINGLE_FILE},
+    "0.13.0": SINGLE_FILE,
+    "0.14.1": {"logit-sigma", "chunked-bos-eos-filter", "bos-eos-filter"},
+    "0.19.1": {"logit-sigma", "chunked-bos-eos-filter"},
+    "0.33.0": {"chunked-bos-eos-filter"},
 }
 """By the last release that lacks just these."""
 

@@ -161,11 +161,9 @@ def _due(request: Request, scenario: Scenario, name: str) -> str:
             return name
 
 
-def token_ids(call: TracedCall, requests: dict[str, Request]) -> str:
+def token_ids(call: TracedCall, requests: dict[str, Request], padding: int) -> str:
     """Padded prompt token ids of the call's requests."""
     width = max((requests[name].prompt_len for name in call.names), default=0)
-    tags = [request.step_tag_id for request in requests.values() if request.step_tag_id is not None]
-    padding = tags[0] if tags else 0
     return literal([_padded(requests[name].prompt_token_ids, width, padding) for name in call.names], indent=8)
 
 

@@ -221,7 +221,7 @@ class _Writer:
             f"seq_lens={list(whole.seq_lens)}",
         ]
         if self.world.needs_token_ids:
-            arguments.append(f"token_ids={python.token_ids(whole, self.requests)}")
+            arguments.append(f"token_ids={python.token_ids(whole, self.requests, self.world.padding_token_id)}")
         yield "metadata = pooling_metadata("
         yield from (f"    {argument}," for argument in arguments)
         yield f"){cut}"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from impl.config import Lack, Level, PoolerConfig, PoolFn, SubjectError
+from impl.config import PARTS, Lack, Level, PoolerConfig, PoolFn, SubjectError
 from impl.vllm.adapter import api
 from impl.vllm.loader import Library
 from oracle.metadata import RowsConvention
@@ -115,17 +115,31 @@ class Package(Layer):
                {"logit_mean": head.logit_mean, "logit_sigma": head.logit_sigma}),
         }  # fmt: skip
         return {
-            "token_embed": tok_pooler(tok_method, library["TokenEmbeddingPoolerHead"](**embed)),
-            "token_classify": tok_pooler(tok_method, library["TokenClassifierPoolerHead"](**classify)),
+            "token_embed": self._filter(tok_pooler(tok_method, library["TokenEmbeddingPoolerHead"](**embed)), config),
+            "token_classify": self._filter(
+                tok_pooler(tok_method, library["TokenClassifierPoolerHead"](**classify)), config
+            ),
             "embed": seq_pooler(seq_method, library["EmbeddingPoolerHead"](**embed)),
             "classify": seq_pooler(seq_method, library["ClassifierPoolerHead"](**classify)),
         }
 
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
+        # The filter asserts that no prompt is cut; its models are encoders, whose prompts engines never cut.
+        found: set[Lack] = {"chunked-bos-eos-filter"}
         # Until 0.19 there was a bias, which is the mean by another name, and no sigma.
-        has_sigma = "logit_sigma" in signature(self.library["ClassifierPoolerHead"]).parameters
-        return frozenset() if has_sigma else frozenset(("logit-sigma",))
+        if "logit_sigma" not in signature(self.library["ClassifierPoolerHead"]).parameters:
+            found.add("logit-sigma")
+        if not self.library.has("BOSEOSFilter"):
+            found.add("bos-eos-filter")
+        return frozenset(found)
+
+    def _filter(self, pooler: Any, config: PoolerConfig) -> Any:
+        if config.bos_token_id is None and config.eos_token_id is None:
+            return pooler
+        # To the release, -1 is no token.
+        ids = (-1 if token_id is None else token_id for token_id in (config.bos_token_id, config.eos_token_id))
+        return self.library["BOSEOSFilter"](pooler, *ids)
 
 
 class SingleFile(Layer):
@@ -159,7 +173,7 @@ class SingleFile(Layer):
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
         # The runner copied outputs to the host before it went on, whatever the scheduler.
-        found: set[Lack] = {"async-scheduling", "logit-sigma", "open-head-dtype"}
+        found: set[Lack] = {"async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", *PARTS}
         if not self.library.has("PoolingStates"):
             found.add("chunked-token-tasks")
         if not self.library.has("AllPooler"):

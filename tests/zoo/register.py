@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from impl.config import Level, PoolerConfig, PoolFn, Subject
+from impl.config import PARTS, Level, Part, PoolerConfig, PoolFn, Subject
 from impl.hostsplit import HostSplit
 from impl.methods import Methods
 from impl.pooler import Pooler
@@ -80,9 +80,13 @@ def subject_of(
     return Subject(_name(methods), build, frozenset(serves), (rows,), api=api)
 
 
-def layer_of(layer: Callable[[PoolerConfig], PoolFn], name: str, serves: tuple[str, ...]) -> Subject:
-    """A subject that is asked for whole poolers."""
-    return Subject(name, lambda config, _: layer(config), frozenset(serves), levels=("pooler",))
+def layer_of(
+    layer: Callable[[PoolerConfig], PoolFn], name: str, serves: tuple[str, ...], parts: tuple[Part, ...] = ()
+) -> Subject:
+    """A subject that is asked for whole poolers, of some parts besides heads and dispatch."""
+    return Subject(
+        name, lambda config, _: layer(config), frozenset(serves), levels=("pooler",), lacks=PARTS - set(parts)
+    )
 
 
 def bad(
@@ -97,12 +101,14 @@ def bad(
     return enter
 
 
-def bad_layer(*contracts: str, serves: tuple[str, ...] = ("ALL", "LAST")) -> Callable[[LAYER], LAYER]:
+def bad_layer(
+    *contracts: str, serves: tuple[str, ...] = ("ALL", "LAST"), parts: tuple[Part, ...] = ()
+) -> Callable[[LAYER], LAYER]:
     """Enter a whole pooler, with heads and dispatch, that breaks one of the contracts."""
 
     def enter(layer: LAYER) -> LAYER:
         made: Any = layer
-        ZOO.append(BadPooler(_name(layer), _how(layer), contracts, layer_of(made, _name(layer), serves)))
+        ZOO.append(BadPooler(_name(layer), _how(layer), contracts, layer_of(made, _name(layer), serves, parts)))
         return layer
 
     return enter

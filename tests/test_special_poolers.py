@@ -1,0 +1,29 @@
+"""What a model may have around methods and heads, in releases whose faults are published: found there, gone since."""
+
+import pytest
+import torch
+
+from fuzz.start import run
+from fuzz.verdict import Verdict
+from oracle.scenario import Options, Request, Scenario, Step
+from tests.releases import release
+
+pytestmark = pytest.mark.releases
+CPU = torch.device("cpu")
+
+
+def one_step(*requests: Request, **options: object) -> Scenario:
+    scheduled = tuple((request.name, request.prompt_len) for request in requests)
+    return Scenario(requests, (Step(scheduled),), Options(level="pooler", **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("0.15.1", Verdict.VIOLATES), ("0.16.0", Verdict.HOLDS)])
+def test_one_token_left_between_bos_and_eos(version: str, verdict: Verdict) -> None:
+    # https://github.com/vllm-project/vllm/issues/33873
+    filtered = one_step(
+        Request("a", "token_embed", (101, 10, 102)),
+        rows="step", enable_chunked_prefill=False, bos_token_id=101, eos_token_id=102,
+    )  # fmt: skip
+    judgement = run(filtered, release(version), CPU)
+    assert judgement.verdict is verdict
+    assert judgement.contract == ("row-count" if verdict is Verdict.VIOLATES else "")
