@@ -75,6 +75,7 @@ def _details(scenario: Scenario) -> list[str]:
     """What else a fault may take, beyond the features that a campaign counts."""
     options, requests = scenario.options, scenario.requests
     found = [f"{name} {value}" for name, value in departures(options.head)]
+    found += [name for name, _ in departures(options.model)] if options.model else []
     found += [f"malformed {options.malformed}"] if options.malformed else []
     longest = max((request.prompt_len for request in requests), default=0)
     found += [f"{count} requests" for count in SIZES if len(requests) >= count]

@@ -7,7 +7,7 @@ from itertools import groupby
 import msgspec
 
 from fuzz.mix import Mix
-from oracle.scenario import Scenario
+from oracle.scenario import Scenario, refusal
 
 FLOOR: int = 500
 """Scenarios after which each feature of the mix should have come up, or the mix was lost."""
@@ -32,6 +32,8 @@ def features(scenario: Scenario) -> set[str]:
         "query_start_loc": options.query_start_loc,
         "counts rewritten": options.rewrites_counts,
         "late copies": options.late_copies,
+        "params verified": options.model is not None,
+        "params refused": any(refusal(request, options) for request in scenario.requests),
         "BOS and EOS filtered": options.filters_special_tokens,
         "malformed": options.malformed is not None,
         "prefix hit": any(request.num_cached_tokens for request in scenario.requests),
@@ -91,6 +93,8 @@ def owed(mix: Mix) -> set[str]:
         due.add("late copies")
     if "pooler" in mix.levels and "ALL" in mix.pooling_types and "bos-eos-filter" not in mix.lacks:
         due.add("BOS and EOS filtered")
+    if "pooler" in mix.levels and "params-verification" not in mix.lacks:
+        due.update(("params verified", "params refused"))
     return due
 
 

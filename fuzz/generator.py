@@ -15,6 +15,7 @@ from impl.config import Level
 from oracle.scenario import (
     DtypeName,
     Head,
+    Model,
     Options,
     PoolingType,
     Request,
@@ -22,6 +23,7 @@ from oracle.scenario import (
     Step,
     Task,
     embedding_width,
+    refusal,
 )
 
 TOKEN_TYPES: Final[tuple[Literal["ALL", "STEP"], ...]] = ("ALL", "STEP")
@@ -43,6 +45,9 @@ def generate(draw: Draw, mix: Mix) -> Scenario:
     """A scenario that an engine can produce, within the bounds of the mix."""
     options = _options(draw, mix)
     requests = _requests(draw, mix, options)
+    refused: Sequence[Request] = ()
+    if options.model is not None:
+        requests, refused = _verified(draw, options, options.model, requests)
     if options.malformed is None and requests:
         requests = _plant(draw, mix, requests)
     if options.level == "engine":
@@ -52,7 +57,7 @@ def generate(draw: Draw, mix: Mix) -> Scenario:
         steps = [_reordered(draw, mix, step) for step in steps]
     else:
         steps = _steps(draw, mix, options, requests)
-    return Scenario(requests, tuple(steps), options)
+    return Scenario((*requests, *refused), tuple(steps), options)
 
 
 def _can_be_split(options: Options, requests: Sequence[Request]) -> bool:
@@ -95,6 +100,7 @@ def _options(draw: Draw, mix: Mix) -> Options:
         head=_head(draw, mix, dtype) if level != "method" else Head(),
         bos_token_id=bos_token_id,
         eos_token_id=eos_token_id,
+        model=_model(draw, mix) if level == "pooler" else None,
         seed=draw.integer(0, 255) if draw.chance(mix.p_seed) else 0,
     )
 
@@ -121,6 +127,38 @@ def _head(draw: Draw, mix: Mix, dtype: DtypeName) -> Head:
         logit_mean=draw.choice((0.5, -1.25)) if draw.chance(part) else None,
         logit_sigma=draw.choice((2.0, 0.75)) if "logit-sigma" not in mix.lacks and draw.chance(part) else None,
     )
+
+
+def _model(draw: Draw, mix: Mix) -> Model | None:
+    if "params-verification" in mix.lacks or not draw.chance(mix.p_verified):
+        return None
+    listed = draw.chance(0.4)
+    return Model(
+        is_matryoshka=not draw.chance(0.15),
+        # A list may name a width that the model does not have.
+        matryoshka_dimensions=tuple(draw.integer(1, 12) for _ in range(draw.integer(1, 3))) if listed else None,
+    )
+
+
+def _verified(
+    draw: Draw, options: Options, model: Model, requests: Sequence[Request]
+) -> tuple[tuple[Request, ...], list[Request]]:
+    """The requests with params of which a model may deliver some: those it can, and those it must refuse."""
+    asked = []
+    for request in requests:
+        width = embedding_width(Scenario((), (), options), request)
+        asks: dict[str, int | None] = {}
+        if draw.chance(0.4):
+            # Now and then more than there are, or of a task that has none.
+            dimensions = draw.integer(0, 3 * width if draw.chance(0.4) else width)
+            asks["dimensions"] = draw.choice((dimensions, *(model.matryoshka_dimensions or ())))
+        if draw.chance(0.3):
+            asks["use_activation"] = None
+        if request.is_token_task and draw.chance(0.05):
+            asks["step_tag_id"] = 9
+        asked.append(msgspec.structs.replace(request, **asks))
+    refused = [request for request in asked if refusal(request, options)]
+    return tuple(request for request in asked if request not in refused), refused
 
 
 def _requests(draw: Draw, mix: Mix, options: Options) -> tuple[Request, ...]:

@@ -81,11 +81,13 @@ class Mix:
     """Rows of another seed than 0."""
     p_filter: float = 0.2
     """The rows of BOS and EOS are filtered out, where a subject does that."""
+    p_verified: float = 0.2
+    """Params are verified, and some can't be delivered."""
     p_late_copies: float = 0.0
     """Only where copies can be late: on the simulated device."""
 
 
-_OF_PARTS: Final[dict[str, Part]] = {"p_filter": "bos-eos-filter"}
+_OF_PARTS: Final[dict[str, Part]] = {"p_filter": "bos-eos-filter", "p_verified": "params-verification"}
 """Rates at which the parts of a layer are there."""
 
 ALL_SMALL: Final = Mix(

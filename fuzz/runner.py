@@ -31,7 +31,7 @@ from oracle.device.record import is_subjects
 from oracle.device.stream import STREAM, RewrittenSourceError, late_copies
 from oracle.metadata import replace_indices, task_groups
 from oracle.rows import STALE
-from oracle.scenario import Malformed, Step
+from oracle.scenario import Malformed, Step, refusal
 
 
 class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the verdict out of the step
@@ -109,9 +109,11 @@ class Run:
 
     def all_steps(self) -> Judgement:
         """Take every step of the scenario."""
-        index = 0
+        index: int | None = None
         try:
             with late_copies(self.options.late_copies):
+                self._verify()
+                index = 0
                 for step in self.world.scenario.steps:
                     self.step(step)
                     index += 1
@@ -127,6 +129,28 @@ class Run:
             # A checker that fails has not checked: never a pass.
             return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), index)
         return Judgement(Verdict.HOLDS, self.comparisons)
+
+    def _verify(self) -> None:
+        """Have each request's params verified, as an engine does before it schedules any."""
+        model_config = self.world.model_config()
+        if model_config is None or self.subject.verify is None:
+            return
+        for name, request in self.world.requests.items():
+            refused = ""
+            try:
+                self.subject.verify(self.params[name], model_config)
+                self.subject.verify(self._pristine_params[name], model_config)
+            except SubjectError:
+                raise
+            except ValueError as error:
+                refused = str(error)
+            except Exception as error:
+                raise raised(error, may_reject=False) from error
+            broken = contracts.refuses_impossible_params(name, refusal(request, self.options), refused)
+            if broken:
+                place = _place_of_code(self.subject.verify)
+                raise Fallen(Verdict.VIOLATES, "refuses-impossible-params", broken, place)
+            self.comparisons += 1
 
     def step(self, step: Step) -> None:
         """Take one step.

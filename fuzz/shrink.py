@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from oracle.scenario import Head, Options, Request, Scenario, Step, problems
+from oracle.scenario import Head, Model, Options, Request, Scenario, Step, problems
 
 replace = msgspec.structs.replace
 
@@ -140,10 +140,10 @@ def _plainer_options(scenario: Scenario) -> Iterator[Scenario]:
         # A level is another way to run it, but an engine's scenario has no steps that another level could take.
         if now != default and name != "hidden_size" and not (name == "level" and now == "engine"):
             yield replace(scenario, options=replace(options, **{name: default}))
-            if name == "head":
-                for part, none in _defaults(Head):
+            if isinstance(now, (Head, Model)):
+                for part, none in _defaults(type(now)):
                     if getattr(now, part) != none:
-                        yield replace(scenario, options=replace(options, head=replace(now, **{part: none})))
+                        yield replace(scenario, options=replace(options, **{name: replace(now, **{part: none})}))
     # Four columns rather than one: a row is then told from another's at a glance.
     for hidden_size in (4, 1, 2, 3):
         if hidden_size < options.hidden_size:
@@ -253,6 +253,8 @@ def _plainer_request(request: Request) -> Iterator[Request]:
     ):
         if getattr(request, name) != plain:
             yield replace(request, **{name: plain})
+    if request.dimensions is not None and request.dimensions > 1:
+        yield replace(request, dimensions=request.dimensions - 1)
     if request.task in ("classify", "token_classify"):
         yield replace(request, task="embed" if request.task == "classify" else "token_embed")
     if request.returned_token_ids is not None and len(request.returned_token_ids) > 1:

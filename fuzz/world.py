@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from impl.config import HeadConfig, Lack, PoolerConfig, Subject
+from impl.config import HeadConfig, Lack, ModelConfig, PoolerConfig, Subject
 from oracle import reference
 from oracle.contracts import ANYTHING, Anything
 from oracle.device.memory import data
 from oracle.reference import Expected
 from oracle.rows import Universe
-from oracle.scenario import PoolingType, Request, Scenario
+from oracle.scenario import PoolingType, Request, Scenario, model_width
 
 
 class World:
@@ -92,6 +92,19 @@ class World:
         tags = [request.step_tag_id for request in self.requests.values() if request.step_tag_id is not None]
         return tags[0] if tags else self.scenario.options.eos_token_id or 0
 
+    def model_config(self) -> ModelConfig | None:
+        """What params are verified against, if they are."""
+        options = self.scenario.options
+        if options.model is None:
+            return None
+        return ModelConfig(
+            embedding_size=model_width(options),
+            is_matryoshka=options.model.is_matryoshka,
+            matryoshka_dimensions=options.model.matryoshka_dimensions,
+            tok_pooling_type=options.tok_pooling_type,
+            seq_pooling_type=options.seq_pooling_type,
+        )
+
     def _pad_token_ids(self) -> torch.Tensor:
         longest = max(request.prompt_len for request in self.requests.values())
         padded = np.full((len(self.requests), longest), self.padding_token_id, dtype=np.int64)
@@ -140,6 +153,8 @@ def _needs(scenario: Scenario, lack: Lack) -> bool:
     match lack:
         case "bos-eos-filter":
             return options.filters_special_tokens
+        case "params-verification":
+            return options.model is not None
         case "chunked-bos-eos-filter":
             return options.filters_special_tokens and options.enable_chunked_prefill
         case "logit-sigma":

@@ -6,6 +6,7 @@ from impl.hostsplit import HostSplit
 from impl.methods import Methods
 from impl.pooler import Pooler
 from impl.sliced import Sliced
+from impl.verify import verify
 from oracle.metadata import RowsConvention
 
 
@@ -24,6 +25,7 @@ def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: st
         rows=rows,
         levels=("method", "pooler"),
         about=about,
+        verify=verify,
         sync_budgets=dict.fromkeys(supports, budget),
     )
 

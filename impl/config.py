@@ -15,10 +15,11 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
-Part = Literal["bos-eos-filter"]
+Part = Literal["bos-eos-filter", "params-verification"]
 """What a whole layer may have besides heads and dispatch.
 
-bos-eos-filter: token tasks hand out no rows for BOS and EOS at the ends of a prompt.
+bos-eos-filter: token tasks hand out no rows for BOS and EOS at the ends of a prompt. params-verification: a
+request's params are looked at before it is scheduled.
 """
 PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
 Lack = Literal[
@@ -67,6 +68,22 @@ class PoolerConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
 
 
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a request's params are verified against; the names are vLLM's."""
+
+    embedding_size: int
+    is_matryoshka: bool = True
+    matryoshka_dimensions: tuple[int, ...] | None = None
+    """The widths to which embeddings may be cut; None: to any."""
+    tok_pooling_type: str = "ALL"
+    seq_pooling_type: str = "LAST"
+
+
+Verify = Callable[[Any, ModelConfig], None]
+"""`(params, model_config)`: raises a ValueError if the model can't deliver them, or else fills in what is None."""
+
+
 class MetadataApi(Protocol):
     """The classes through which the harness speaks to a subject; `oracle.metadata` has this shape."""
 
@@ -101,6 +118,7 @@ class Subject:
         sync_budgets: by pooling type, how often a call may wait for the device; left out: never.
         spec: how the command line names it; its name if left out.
         lacks: what it does not have and is not asked for.
+        verify: verifies params, where that is among its parts.
 
     """
 
@@ -116,6 +134,7 @@ class Subject:
     spec: str = ""
     lacks: frozenset[Lack] = frozenset()
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
+    verify: Verify | None = None
 
     def __post_init__(self) -> None:
         if not self.spec:

@@ -64,6 +64,7 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         level: `"method"`, the default, or `"pooler"` for a whole layer with heads and dispatch.
         sync_budget: how often a call may wait for the device, default 0; a pair `(a call, a request)` if
             that grows with the batch; a dict from pooling types to either.
+        verify: verifies params, `(params, model_config)`, if that is among its parts.
         parts: what a whole layer has besides heads and dispatch, of `impl.config.Part`; default none.
 
     Raises:
@@ -73,13 +74,18 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
     rows = _several(getattr(factory, "rows", "group"), get_args(RowsConvention), f"{name}'s `rows`")
     levels = _several(getattr(factory, "level", "method"), get_args(Level), f"{name}'s `level`")
     supports = _several(supports, sorted(POOLING_TYPES), f"{name}'s `supports`")
+    parts = set(_several(getattr(factory, "parts", ()), sorted(PARTS), f"{name}'s `parts`", least=0))
+    verify = getattr(factory, "verify", None)
+    if "params-verification" in parts and not callable(verify):
+        raise SubjectError(f"{name}'s `parts` hold params-verification, but it has no `verify` to call")
     return Subject(
         name=name,
         build=lambda config, _: factory(config),
         supports=frozenset(supports),
         rows=rows,
         levels=levels,
-        lacks=PARTS - set(_several(getattr(factory, "parts", ()), sorted(PARTS), f"{name}'s `parts`", least=0)),
+        lacks=PARTS - parts,
+        verify=verify,
         sync_budgets=_budgets(getattr(factory, "sync_budget", 0), supports, f"{name}'s `sync_budget`"),
     )
 

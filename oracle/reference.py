@@ -59,14 +59,14 @@ def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> App
             result = _through(projector(head.embedding_size, seed), result)
         if request.dimensions is not None:
             result = result.cut(request.dimensions)
-        return result.normalize() if request.use_activation else result
+        return result if request.use_activation is False else result.normalize()
     if head.num_labels is not None:
         result = _through(classifier(head.num_labels, seed), result)
     if head.logit_mean is not None:
         result = result.minus(head.logit_mean)
     if head.logit_sigma is not None:
         result = result.over(head.logit_sigma)
-    if not request.use_activation:
+    if request.use_activation is False:
         return result
     return result.softmax() if result.shape[-1] >= 2 else result.sigmoid()
 

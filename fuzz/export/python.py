@@ -124,7 +124,7 @@ def _follows(before: tuple[str, int] | None, row: tuple[str, int] | None) -> boo
 
 def params(request: Request) -> str:
     """The request's pooling params."""
-    fields = [f'task="{request.task}"', f"use_activation={request.use_activation}"]
+    fields = [f'task="{request.task}"', f"use_activation={request.use_activation is not False}"]
     set_ones = [field for field in ("dimensions", "step_tag_id") if getattr(request, field) is not None]
     fields += [f"{field}={getattr(request, field)}" for field in set_ones]
     if request.returned_token_ids is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from impl.config import Subject, SubjectError
 from impl.vllm import engine
+from impl.vllm.adapter import verify
 from impl.vllm.fetch import release
 from impl.vllm.installed import Installed
 from impl.vllm.layer import SingleFile, layer
@@ -54,4 +55,5 @@ def subject(spec: str) -> Subject:
         about=about,
         spec=spec,
         lacks=found.lacks(),
+        verify=verify,
     )

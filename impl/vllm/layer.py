@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from impl.config import PARTS, Lack, Level, PoolerConfig, PoolFn, SubjectError
+from impl.config import Lack, Level, PoolerConfig, PoolFn, SubjectError
 from impl.vllm.adapter import api
 from impl.vllm.loader import Library
 from oracle.metadata import RowsConvention
@@ -173,7 +173,13 @@ class SingleFile(Layer):
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
         # The runner copied outputs to the host before it went on, whatever the scheduler.
-        found: set[Lack] = {"async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", *PARTS}
+        found: set[Lack] = {
+            "async-scheduling",
+            "logit-sigma",
+            "open-head-dtype",
+            "chunked-bos-eos-filter",
+            "bos-eos-filter",
+        }
         if not self.library.has("PoolingStates"):
             found.add("chunked-token-tasks")
         if not self.library.has("AllPooler"):

@@ -6,7 +6,7 @@ it matters and "Without it" what breaks; `poolproof contracts` prints these from
 returns what is wrong, in one message, or None.
 """
 
-from oracle.contracts.caller import cursor_is_a_snapshot
+from oracle.contracts.caller import cursor_is_a_snapshot, refuses_impossible_params
 from oracle.contracts.contract import (
     AFTER,
     BEFORE,
@@ -28,6 +28,7 @@ from oracle.contracts.telling import wrong_result
 __all__ = [
     "AFTER", "ANYTHING", "BEFORE", "LADDER", "OTHER", "Anything", "Call", "Contract", "ContractError", "Outcome",
     "Phase", "Violation", "accepts_valid_input", "all_contracts", "batch_belongs_together", "cursor_is_a_snapshot",
-    "every_request_finishes", "finishes_once", "first_broken", "named", "nothing_left_behind", "reject_or_be_right",
+    "every_request_finishes", "finishes_once", "first_broken", "named", "nothing_left_behind",
+    "refuses_impossible_params", "reject_or_be_right",
     "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
 ]  # fmt: skip

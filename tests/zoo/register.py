@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from impl.config import PARTS, Level, Part, PoolerConfig, PoolFn, Subject
+from impl.builtin import BUILTIN
+from impl.config import PARTS, Level, Part, PoolerConfig, PoolFn, Subject, Verify
 from impl.hostsplit import HostSplit
 from impl.methods import Methods
 from impl.pooler import Pooler
@@ -110,6 +111,19 @@ def bad_layer(
         made: Any = layer
         ZOO.append(BadPooler(_name(layer), _how(layer), contracts, layer_of(made, _name(layer), serves, parts)))
         return layer
+
+    return enter
+
+
+def bad_verification(*contracts: str) -> Callable[[Verify], Verify]:
+    """Enter a verification of params, in front of right poolers, that breaks one of the contracts."""
+
+    def enter(verify: Any) -> Any:
+        name = verify.__name__.replace("_", "-")
+        right = BUILTIN["hostsplit"]
+        subject = replace(right, name=name, spec=name, supports=frozenset(("ALL", "LAST")), verify=verify)
+        ZOO.append(BadPooler(name, _how(verify), contracts, replace(subject, levels=("pooler",))))
+        return verify
 
     return enter
 
