@@ -173,7 +173,7 @@ class Findings:
     def _count(self, seen: Cause) -> bool:
         """Count a failure with the first finding that explains it, if one does."""
         alike = [place for place, (known, _) in enumerate(self._known) if _same_symptom(known, seen)]
-        explaining = [place for place in alike if self._known[place][0].explains(seen)]
+        explaining = [place for place, (known, _) in enumerate(self._known) if known.explains(seen)]
         if not explaining and len(alike) < MAX_ALIKE:
             return False
         place = (explaining or alike)[0]
