@@ -25,6 +25,7 @@ def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: st
         rows=rows,
         levels=("method", "pooler"),
         about=about,
+        lacks=frozenset(),
         verify=verify,
         sync_budgets=dict.fromkeys(supports, budget),
     )

@@ -117,7 +117,7 @@ class Subject:
         api: the metadata classes it is to be handed.
         sync_budgets: by pooling type, how often a call may wait for the device; left out: never.
         spec: how the command line names it; its name if left out.
-        lacks: what it does not have and is not asked for.
+        lacks: what it does not have and is not asked for; by default only parts.
         verify: verifies params, where that is among its parts.
 
     """
@@ -132,7 +132,7 @@ class Subject:
     """Makes an engine, where level `engine` is among the levels."""
     about: str = ""
     spec: str = ""
-    lacks: frozenset[Lack] = frozenset()
+    lacks: frozenset[Lack] = PARTS
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
     verify: Verify | None = None
 

@@ -16,7 +16,7 @@ from fuzz.mix import for_subjects
 from fuzz.start import run
 from fuzz.verdict import Verdict
 from fuzz.world import supports
-from impl.config import PARTS, Subject
+from impl.config import Subject
 from impl.loading import load
 from impl.vllm import fetch
 from oracle.scenario import POOLING_TYPES, Scenario
@@ -24,7 +24,7 @@ from tests.releases import KNOWN, release
 
 pytestmark = pytest.mark.releases
 CPU = torch.device("cpu")
-SINGLE_FILE = {"async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", *PARTS}
+SINGLE_FILE = {"async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", "bos-eos-filter"}
 LACKS = {
     "0.11.0": {"chunked-token-tasks", "token-heads", *SINGLE_FILE},
     "0.12.0": {"chunked-token-tasks", *SINGLE_FILE},

@@ -5,7 +5,7 @@ import torch
 
 from fuzz.start import run
 from fuzz.verdict import Verdict
-from oracle.scenario import Options, Request, Scenario, Step
+from oracle.scenario import Model, Options, Request, Scenario, Step
 from tests.releases import release
 
 pytestmark = pytest.mark.releases
@@ -27,3 +27,22 @@ def test_one_token_left_between_bos_and_eos(version: str, verdict: Verdict) -> N
     judgement = run(filtered, release(version), CPU)
     assert judgement.verdict is verdict
     assert judgement.contract == ("row-count" if verdict is Verdict.VIOLATES else "")
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"), [("0.11.0", Verdict.VIOLATES), ("0.23.0", Verdict.VIOLATES), ("0.24.0", Verdict.HOLDS)]
+)
+def test_more_dimensions_than_there_are(version: str, verdict: Verdict) -> None:
+    # https://github.com/vllm-project/vllm/pull/46313
+    asked = Scenario((Request("a", "embed", (1,), dimensions=5),), (), Options(level="pooler", model=Model()))
+    judgement = run(asked, release(version), CPU)
+    assert judgement.verdict is verdict
+    assert judgement.contract == ("refuses-impossible-params" if verdict is Verdict.VIOLATES else "")
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("0.24.0", Verdict.VIOLATES), ("0.26.0", Verdict.HOLDS)])
+def test_more_dimensions_than_there_are_in_the_models_own_list(version: str, verdict: Verdict) -> None:
+    # https://github.com/vllm-project/vllm/pull/46313
+    model = Model(matryoshka_dimensions=(2, 5))
+    asked = Scenario((Request("a", "embed", (1,), dimensions=5),), (), Options(level="pooler", model=model))
+    assert run(asked, release(version), CPU).verdict is verdict
