@@ -32,6 +32,7 @@ def features(scenario: Scenario) -> set[str]:
         "query_start_loc": options.query_start_loc,
         "counts rewritten": options.rewrites_counts,
         "late copies": options.late_copies,
+        "dense layer": options.head.dense and any(request.task == "classify" for request in scenario.requests),
         "params verified": options.model is not None,
         "params refused": any(refusal(request, options) for request in scenario.requests),
         "BOS and EOS filtered": options.filters_special_tokens,
@@ -93,6 +94,8 @@ def owed(mix: Mix) -> set[str]:
         due.add("late copies")
     if "pooler" in mix.levels and "ALL" in mix.pooling_types and "bos-eos-filter" not in mix.lacks:
         due.add("BOS and EOS filtered")
+    if "pooler" in mix.levels and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types) and "dense-head" not in mix.lacks:
+        due.add("dense layer")
     if "pooler" in mix.levels and "params-verification" not in mix.lacks:
         due.update(("params verified", "params refused"))
     return due

@@ -126,6 +126,7 @@ def _head(draw: Draw, mix: Mix, dtype: DtypeName) -> Head:
         num_labels=draw.integer(1, 4) if draw.chance(part) else None,
         logit_mean=draw.choice((0.5, -1.25)) if draw.chance(part) else None,
         logit_sigma=draw.choice((2.0, 0.75)) if "logit-sigma" not in mix.lacks and draw.chance(part) else None,
+        dense="dense-head" not in mix.lacks and draw.chance(mix.p_dense),
     )
 
 

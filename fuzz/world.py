@@ -83,6 +83,7 @@ class World:
                 classifier=None if head.num_labels is None else reference.classifier(head.num_labels, options.seed),
                 logit_mean=head.logit_mean,
                 logit_sigma=head.logit_sigma,
+                dense=reference.dense(options.hidden_size, options.seed) if head.dense else None,
             ),
         )
 
@@ -153,6 +154,8 @@ def _needs(scenario: Scenario, lack: Lack) -> bool:
     match lack:
         case "bos-eos-filter":
             return options.filters_special_tokens
+        case "dense-head":
+            return head.dense
         case "params-verification":
             return options.model is not None
         case "chunked-bos-eos-filter":

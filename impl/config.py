@@ -15,11 +15,11 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
-Part = Literal["bos-eos-filter", "params-verification"]
+Part = Literal["bos-eos-filter", "params-verification", "dense-head"]
 """What a whole layer may have besides heads and dispatch.
 
 bos-eos-filter: token tasks hand out no rows for BOS and EOS at the ends of a prompt. params-verification: a
-request's params are looked at before it is scheduled.
+request's params are looked at before it is scheduled. dense-head: `classify` may have a dense layer with a tanh.
 """
 PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
 Lack = Literal[
@@ -44,6 +44,8 @@ class HeadConfig:
     classifier: Layer | None = None
     logit_mean: float | None = None
     logit_sigma: float | None = None
+    dense: Layer | None = None
+    """Followed by a tanh, in front of the classifier of `classify` alone."""
 
 
 @dataclass(frozen=True)

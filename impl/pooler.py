@@ -54,7 +54,7 @@ def apply_head(
     task: str, pooled: Outputs, params: Sequence[PoolingParams], head: HeadConfig
 ) -> list[torch.Tensor | None]:
     """Each request's pooled rows through the head of its task; None stays None."""
-    layer = _embed if task in ("embed", "token_embed") else _classify
+    layer = {"embed": _embed, "token_embed": _embed, "classify": _classify, "token_classify": _score}[task]
     return [None if rows is None else layer(rows, own, head) for rows, own in zip(pooled, params, strict=True)]
 
 
@@ -71,6 +71,10 @@ def _embed(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch
 
 
 def _classify(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
+    return _score(rows if head.dense is None else head.dense(_cast(rows, head)).tanh(), params, head)
+
+
+def _score(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
     logits = _cast(rows, head)
     if head.classifier is not None:
         logits = head.classifier(logits)

@@ -137,6 +137,11 @@ class Approx:
             error = np.minimum(value * relative, np.maximum(value, 1 - value))
             return Approx(value, error, self.dtype).rounded(2)
 
+    def tanh(self) -> "Approx":
+        """Elementwise hyperbolic tangent, whose slope is at most 1."""
+        value = np.tanh(self.value)
+        return Approx(value, self.error + 4 * FLOAT32_UNIT * np.abs(value), self.dtype).rounded(2)
+
     def sigmoid(self) -> "Approx":
         """Elementwise logistic function, whose slope is at most 1/4."""
         with np.errstate(over="ignore"):

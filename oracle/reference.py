@@ -48,8 +48,9 @@ def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> App
     """What the learned layers make of pooled rows.
 
     embed tasks: cast, projector, cut to `dimensions`, then L2 norm if `use_activation`. classify
-    tasks: cast, classifier, `(logits - mean) / sigma`, then softmax over two or more labels or
-    sigmoid of one if `use_activation`.
+    tasks: cast, for `classify` the dense layer and its tanh, classifier, `(logits - mean) / sigma`, then
+    softmax over two or more labels or sigmoid of one if `use_activation`. Learned layers always run: the
+    flag is for the last activation alone.
     """
     result = pooled if isinstance(pooled, Approx) else Approx.exact(pooled)
     if head.head_dtype is not None:
@@ -60,6 +61,8 @@ def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> App
         if request.dimensions is not None:
             result = result.cut(request.dimensions)
         return result if request.use_activation is False else result.normalize()
+    if head.dense and request.task == "classify":
+        result = _through(dense(result.shape[-1], seed), result).tanh()
     if head.num_labels is not None:
         result = _through(classifier(head.num_labels, seed), result)
     if head.logit_mean is not None:
@@ -90,6 +93,11 @@ def projector(embedding_size: int, seed: int) -> Linear:
 def classifier(num_labels: int, seed: int) -> Linear:
     """The classifier of a scenario with this seed."""
     return Linear(num_labels, 2 * (seed % 8) + 1)
+
+
+def dense(hidden_size: int, seed: int) -> Linear:
+    """The dense layer of a scenario with this seed; its outputs are small, where tanh tells them apart."""
+    return Linear(hidden_size, 16 + seed % 8, 1 / 256)
 
 
 def _through(layer: Linear, rows: Approx) -> Approx:

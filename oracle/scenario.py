@@ -83,6 +83,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Width after the classifier of the classify tasks; None: no classifier."""
     logit_mean: float | None = None
     logit_sigma: float | None = None
+    dense: bool = False
+    """A dense layer with a tanh in front of the classifier of `classify`, as BERT's pooler has."""
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

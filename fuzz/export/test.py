@@ -24,7 +24,7 @@ from fuzz.world import World
 from impl.builtin import BUILTIN
 from oracle import metadata
 from oracle.contracts import named
-from oracle.reference import classifier, projector
+from oracle.reference import classifier, dense, projector
 from oracle.rows import STALE
 from oracle.scenario import Scenario
 
@@ -114,10 +114,14 @@ class _Writer:
             "logit_sigma": head.logit_sigma,
             "projector": None,
             "classifier": None,
+            "dense": None,
         }
+        if head.dense and self.finding.spec.startswith("vllm"):
+            raise ExportError("BERT's dense layer can't be made without a model in a standalone test")
         for name, size, layer in (
             ("projector", head.embedding_size, projector),
             ("classifier", head.num_labels, classifier),
+            ("dense", self.options.hidden_size if head.dense else None, dense),
         ):
             if size is not None:
                 widths = {self._width(request.name) for request in scenario.requests}

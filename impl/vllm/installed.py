@@ -35,6 +35,10 @@ class Installed(Library):
         super().__init__(Path(found.origin).parent)
         self.version = version("vllm")
 
+    def excerpt(self, name: str) -> Any:
+        """See `Library.excerpt`."""
+        return getattr(self.load("vllm.model_executor.models.bert"), name, None)
+
     def load(self, module: str) -> ModuleType:
         """See `Library.load`."""
         return importlib.import_module(module)

@@ -6,6 +6,7 @@ to release is read off the signatures.
 
 from abc import ABC, abstractmethod
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -120,8 +121,23 @@ class Package(Layer):
                 tok_pooler(tok_method, library["TokenClassifierPoolerHead"](**classify)), config
             ),
             "embed": seq_pooler(seq_method, library["EmbeddingPoolerHead"](**embed)),
-            "classify": seq_pooler(seq_method, library["ClassifierPoolerHead"](**classify)),
+            "classify": seq_pooler(
+                seq_method if head.dense is None else self._dense_pooler(config),
+                library["ClassifierPoolerHead"](**classify),
+            ),
         }
+
+    def _dense_pooler(self, config: PoolerConfig) -> Any:
+        """BERT's pooler, the pooling in front of its classifier, with the scenario's weights loaded."""
+        model_config = SimpleNamespace(
+            head_dtype=config.head.head_dtype,
+            pooler_config=SimpleNamespace(seq_pooling_type=config.seq_pooling_type),
+            # The weights, which are loaded below, know how wide they are.
+            hf_config=SimpleNamespace(hidden_size=1),
+        )
+        pooler = self.library.excerpt("BertPooler")(model_config)
+        pooler.dense = _Loaded(config.head.dense)
+        return pooler
 
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
@@ -132,6 +148,8 @@ class Package(Layer):
             found.add("logit-sigma")
         if not self.library.has("BOSEOSFilter"):
             found.add("bos-eos-filter")
+        if self.library.excerpt("BertPooler") is None:
+            found.add("dense-head")
         return frozenset(found)
 
     def _filter(self, pooler: Any, config: PoolerConfig) -> Any:
@@ -140,6 +158,17 @@ class Package(Layer):
         # To the release, -1 is no token.
         ids = (-1 if token_id is None else token_id for token_id in (config.bos_token_id, config.eos_token_id))
         return self.library["BOSEOSFilter"](pooler, *ids)
+
+
+class _Loaded(torch.nn.Module):
+    """A learned layer of the scenario, as a module."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        return self.layer(rows)
 
 
 class SingleFile(Layer):
@@ -173,13 +202,11 @@ class SingleFile(Layer):
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
         # The runner copied outputs to the host before it went on, whatever the scheduler.
+        # BERT's dense layer ran in the model's dtype whatever that of the head, and for CLS alone.
         found: set[Lack] = {
-            "async-scheduling",
-            "logit-sigma",
-            "open-head-dtype",
-            "chunked-bos-eos-filter",
-            "bos-eos-filter",
-        }
+            "async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", "bos-eos-filter",
+            "dense-head",
+        }  # fmt: skip
         if not self.library.has("PoolingStates"):
             found.add("chunked-token-tasks")
         if not self.library.has("AllPooler"):
