@@ -85,6 +85,7 @@ def _check(campaign: Campaign, subject: Subject, fixed: Sequence[Scenario]) -> N
             campaign.tell("small scopes")
         what = " and ".join(mix.pooling_types)
         what += " behind a filter of BOS and EOS" * (mix.p_filter > 0) + " behind a dense layer" * (mix.p_dense > 0)
+        what += " with late interaction" * (mix.p_late > 0)
         campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
     mix = for_subjects([subject], campaign.device.type == SIMULATED)
     for scenario in islice(scenarios(mix, FIXED_SEED), FIXED_SCENARIOS):
@@ -190,6 +191,8 @@ def part_scopes(subject: Subject) -> Iterator[Mix]:
         yield replace(scope, max_requests=1, max_tokens=3, p_filter=1)
     if "LAST" in subject.supports and "dense-head" not in subject.lacks:
         yield replace(scope, pooling_types=("LAST",), max_tokens=1, p_second_task=1, p_params=0.5, p_dense=1)
+    if "ALL" in subject.supports and "late-interaction" not in subject.lacks:
+        yield replace(scope, min_requests=3, max_requests=3, max_tokens=1, p_abort=0.5, p_pause=0, p_late=1)
 
 
 def regressions() -> Iterator[Scenario]:

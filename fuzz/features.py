@@ -33,6 +33,7 @@ def features(scenario: Scenario) -> set[str]:
         "counts rewritten": options.rewrites_counts,
         "late copies": options.late_copies,
         "dense layer": options.head.dense and any(request.task == "classify" for request in scenario.requests),
+        "documents scored": any(request.query is not None for request in scenario.requests),
         "params verified": options.model is not None,
         "params refused": any(refusal(request, options) for request in scenario.requests),
         "BOS and EOS filtered": options.filters_special_tokens,
@@ -96,6 +97,8 @@ def owed(mix: Mix) -> set[str]:
         due.add("BOS and EOS filtered")
     if "pooler" in mix.levels and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types) and "dense-head" not in mix.lacks:
         due.add("dense layer")
+    if "pooler" in mix.levels and "ALL" in mix.pooling_types and "late-interaction" not in mix.lacks:
+        due.add("documents scored")
     if "pooler" in mix.levels and "params-verification" not in mix.lacks:
         due.update(("params verified", "params refused"))
     return due

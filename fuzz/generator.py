@@ -48,11 +48,14 @@ def generate(draw: Draw, mix: Mix) -> Scenario:
     refused: Sequence[Request] = ()
     if options.model is not None:
         requests, refused = _verified(draw, options, options.model, requests)
+    if "late-interaction" not in mix.lacks and _may_score(options) and draw.chance(mix.p_late):
+        requests = _documents(draw, requests)
     if options.malformed is None and requests:
         requests = _plant(draw, mix, requests)
     if options.level == "engine":
         return Scenario(requests, (), options, draw_traffic(draw, mix, options, requests))
-    if _can_be_split(options, requests) and draw.chance(mix.p_traffic):
+    scores = any(request.query is not None for request in requests)
+    if not scores and _can_be_split(options, requests) and draw.chance(mix.p_traffic):
         requests, steps = played(requests, draw_traffic(draw, mix, options, requests), options)
         steps = [_reordered(draw, mix, step) for step in steps]
     else:
@@ -162,6 +165,27 @@ def _verified(
     return tuple(request for request in asked if request not in refused), refused
 
 
+def _may_score(options: Options) -> bool:
+    plain = options.model is None and not options.filters_special_tokens
+    return options.level == "pooler" and options.tok_pooling_type == "ALL" and plain
+
+
+def _documents(draw: Draw, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """The requests with some of the token embeddings scored against others, all in whole width."""
+    queries: list[Request] = []
+    made = []
+    for request in requests:
+        if request.is_token_task:
+            request = msgspec.structs.replace(request, task="token_embed", dimensions=None)
+            if queries and draw.integer(0, 2):
+                query = draw.choice(queries)
+                request = msgspec.structs.replace(request, query=query.name)
+            else:
+                queries.append(request)
+        made.append(request)
+    return tuple(made)
+
+
 def _requests(draw: Draw, mix: Mix, options: Options) -> tuple[Request, ...]:
     bare_tokens = options.level == "pooler" and "token-heads" in mix.lacks
     token_tasks = (
@@ -266,26 +290,40 @@ def _steps(draw: Draw, mix: Mix, options: Options, requests: Sequence[Request]) 
     whole = dict(left)
     pooling_types = Scenario((), (), options).pooling_type
     chunkable = {request.name: pooling_types(request) not in ("CLS", "MEAN") for request in requests}
+    query_of = {request.name: request.query for request in requests if request.query is not None}
+    # Clients wait for a query before they send its documents; who does not may be refused.
+    waits = query_of if query_of and not draw.chance(mix.p_partial) else {}
     events_left = 4
+    lost: set[str | None] = set()
     steps: list[Step] = []
     if draw.chance(mix.p_empty_step):
         steps.append(Step(()))
     while order:
         preempted, aborted = [], []
+        # A document whose query was aborted never comes.
+        order = [name for name in order if waits.get(name) not in lost]
         for name in order:
+            if waits.get(name) in order:
+                continue
             if events_left and left[name] < whole[name] and draw.chance(mix.p_preempt):
                 preempted.append(name)
             elif events_left and draw.chance(mix.p_abort):
                 aborted.append(name)
+                if name in query_of and draw.integer(0, 1):
+                    # Its client is gone, and with it the other documents.
+                    aborted += [other for other in order if query_of.get(other) == query_of[name] and other != name]
+                    break
         events_left -= bool(preempted or aborted)
         for name in preempted:
             left[name] = whole[name]
+        lost.update(aborted)
         order = [name for name in order if name not in aborted]
         if len(order) > 1 and draw.chance(mix.p_reorder):
             order = _shuffled(draw, order)
         scheduled: list[tuple[str, int]] = []
-        for place, name in enumerate(order):
-            must = not scheduled and place == len(order) - 1
+        ready = [name for name in order if waits.get(name) not in order] if waits else order
+        for place, name in enumerate(ready):
+            must = not scheduled and place == len(ready) - 1
             # A crowd is there to be in one step together.
             if not must and len(order) < CROWD[0] and draw.chance(mix.p_pause):
                 continue

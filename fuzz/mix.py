@@ -85,6 +85,8 @@ class Mix:
     """Params are verified, and some can't be delivered."""
     p_dense: float = 0.3
     """The head of `classify` begins with a dense layer."""
+    p_late: float = 0.5
+    """Token embeddings are scored against others (late interaction)."""
     p_late_copies: float = 0.0
     """Only where copies can be late: on the simulated device."""
 
@@ -93,6 +95,7 @@ _OF_PARTS: Final[dict[str, Part]] = {
     "p_filter": "bos-eos-filter",
     "p_verified": "params-verification",
     "p_dense": "dense-head",
+    "p_late": "late-interaction",
 }
 """Rates at which the parts of a layer are there."""
 
@@ -100,7 +103,8 @@ ALL_SMALL: Final = Mix(
     pooling_types=("ALL",), hidden_sizes=(4,), dtypes=("float32",), max_requests=2, max_tokens=2,
     p_second_task=0, p_unchunked=0, p_whole=0.5, p_partial=0, p_preempt=0, p_abort=0, p_empty_group=0,
     p_empty_step=0, p_async=0, p_int64=0, p_query_start_loc=0, p_traffic=0, p_rewrite=0, p_float=0,
-    p_params=0, p_seed=0, p_reuse=0, p_head_part=0, p_filter=0, p_verified=0, p_dense=0, tags=(9,),
+    p_params=0, p_seed=0, p_reuse=0, p_head_part=0, p_filter=0, p_verified=0, p_dense=0, p_late=0,
+    tags=(9,),
 )  # fmt: skip
 """ALL pooling, nothing but schedules: small enough to be exhausted."""
 

@@ -244,6 +244,7 @@ def _plainer_requests(scenario: Scenario) -> Iterator[Scenario]:
 
 def _plainer_request(request: Request) -> Iterator[Request]:
     for name, plain in (
+        ("query", None),
         ("nan_at", None),
         ("inf_at", None),
         ("zero_at", None),
@@ -277,7 +278,10 @@ def _renamed(scenario: Scenario) -> Iterator[Scenario]:
         return
     yield replace(
         scenario,
-        requests=tuple(replace(request, name=names[request.name]) for request in scenario.requests),
+        requests=tuple(
+            replace(request, name=names[request.name], query=names.get(request.query or "", request.query))
+            for request in scenario.requests
+        ),
         steps=tuple(
             replace(
                 step,

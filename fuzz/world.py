@@ -29,6 +29,11 @@ class World:
         self.needs_token_ids = (
             "STEP" in self.pooling_types.values() or scenario.options.filters_special_tokens
         ) and bool(self.requests)
+        self.documents: dict[str, list[str]] = {}
+        """The documents of each query."""
+        for request in scenario.requests:
+            if request.query is not None:
+                self.documents.setdefault(request.query, []).append(request.name)
         self._expected: dict[str, Expected] = {}
         if self.needs_token_ids:
             self._place = {name: place for place, name in enumerate(self.requests)}
@@ -36,7 +41,14 @@ class World:
             self._token_ids_on_device = self._token_ids.to(device)
 
     def expected(self, name: str) -> Expected:
-        """The result due to a request once it is finished."""
+        """The result due to a request once it is finished; late interaction makes scores of rows."""
+        query = self.requests[name].query
+        if query is not None:
+            return reference.maxsim(self.rows_due(query), self.rows_due(name))
+        return reference.NO_SCORE if name in self.documents else self.rows_due(name)
+
+    def rows_due(self, name: str) -> Expected:
+        """What a request's own rows come to."""
         if name not in self._expected:
             request, options = self.requests[name], self.scenario.options
             rows = data(self.universe.of(name, 0, request.prompt_len))
@@ -114,9 +126,16 @@ class World:
         return torch.from_numpy(padded)
 
 
-def params_of(request: Request, subject: Subject) -> Any:
-    """The request's pooling params in the subject's own class."""
-    return subject.api.PoolingParams(**params_given(request))
+def params_of(request: Request, subject: Subject, documents: Sequence[str] = ()) -> Any:
+    """The request's pooling params in the subject's own class; `documents` are scored against it."""
+    params = params_given(request)
+    if request.query is not None:
+        params["late_interaction_params"] = subject.api.LateInteractionParams(mode="score_doc", query_key=request.query)
+    elif documents:
+        params["late_interaction_params"] = subject.api.LateInteractionParams(
+            mode="cache_query", query_key=request.name, query_uses=len(documents)
+        )
+    return subject.api.PoolingParams(**params)
 
 
 def params_given(request: Request) -> dict[str, Any]:
@@ -154,6 +173,8 @@ def _needs(scenario: Scenario, lack: Lack) -> bool:
     match lack:
         case "bos-eos-filter":
             return options.filters_special_tokens
+        case "late-interaction":
+            return any(request.query is not None for request in scenario.requests)
         case "dense-head":
             return head.dense
         case "params-verification":

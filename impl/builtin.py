@@ -3,6 +3,7 @@
 from impl.config import Level, PoolerConfig, PoolFn, Subject, SyncBudget
 from impl.grouped import Grouped
 from impl.hostsplit import HostSplit
+from impl.late_interaction import MaxSim
 from impl.methods import Methods
 from impl.pooler import Pooler
 from impl.sliced import Sliced
@@ -27,6 +28,7 @@ def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: st
         about=about,
         lacks=frozenset(),
         verify=verify,
+        late_interaction=MaxSim,
         sync_budgets=dict.fromkeys(supports, budget),
     )
 

@@ -15,11 +15,12 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
-Part = Literal["bos-eos-filter", "params-verification", "dense-head"]
+Part = Literal["bos-eos-filter", "params-verification", "dense-head", "late-interaction"]
 """What a whole layer may have besides heads and dispatch.
 
 bos-eos-filter: token tasks hand out no rows for BOS and EOS at the ends of a prompt. params-verification: a
 request's params are looked at before it is scheduled. dense-head: `classify` may have a dense layer with a tanh.
+late-interaction: a document's rows are scored against those of a query, which are kept until then.
 """
 PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
 Lack = Literal[
@@ -86,10 +87,33 @@ Verify = Callable[[Any, ModelConfig], None]
 """`(params, model_config)`: raises a ValueError if the model can't deliver them, or else fills in what is None."""
 
 
+class LateInteraction(Protocol):
+    """Keeps the rows of queries, and scores documents against them; lives as long as the worker.
+
+    Which request is a query or a document is told by its `late_interaction_params`, a query's key being its name.
+    """
+
+    def register(self, name: str, params: Any) -> None:
+        """A request is scheduled for the first time, or anew after a preemption."""
+
+    def gone(self, names: Sequence[str]) -> None:
+        """Requests have finished or were aborted, of which some may never have been scheduled."""
+
+    def release(self, query_keys: Sequence[str]) -> None:
+        """The client of these queries is gone, and so are all their documents."""
+
+    def score(self, outputs: Outputs, params: Sequence[Any], names: Sequence[str], finished: Sequence[bool]) -> Outputs:
+        """A step's outputs with, of those who finish, a score () for each document and a zero () for each query."""
+
+    def kept(self) -> Any:
+        """The object whose attributes hold the rows of queries."""
+
+
 class MetadataApi(Protocol):
     """The classes through which the harness speaks to a subject; `oracle.metadata` has this shape."""
 
     PoolingParams: Callable[..., Any]
+    LateInteractionParams: Callable[..., Any]
     PoolingStates: Callable[[], Any]
     PoolingMetadata: Callable[..., Any]
 
@@ -121,6 +145,7 @@ class Subject:
         spec: how the command line names it; its name if left out.
         lacks: what it does not have and is not asked for; by default only parts.
         verify: verifies params, where that is among its parts.
+        late_interaction: makes what scores documents, where that is among its parts.
 
     """
 
@@ -137,6 +162,7 @@ class Subject:
     lacks: frozenset[Lack] = PARTS
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
     verify: Verify | None = None
+    late_interaction: Callable[[], LateInteraction] | None = None
 
     def __post_init__(self) -> None:
         if not self.spec:

@@ -65,6 +65,7 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         sync_budget: how often a call may wait for the device, default 0; a pair `(a call, a request)` if
             that grows with the batch; a dict from pooling types to either.
         verify: verifies params, `(params, model_config)`, if that is among its parts.
+        late_interaction: makes an `impl.config.LateInteraction`, if that is among its parts.
         parts: what a whole layer has besides heads and dispatch, of `impl.config.Part`; default none.
 
     Raises:
@@ -75,9 +76,12 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
     levels = _several(getattr(factory, "level", "method"), get_args(Level), f"{name}'s `level`")
     supports = _several(supports, sorted(POOLING_TYPES), f"{name}'s `supports`")
     parts = set(_several(getattr(factory, "parts", ()), sorted(PARTS), f"{name}'s `parts`", least=0))
-    verify = getattr(factory, "verify", None)
-    if "params-verification" in parts and not callable(verify):
-        raise SubjectError(f"{name}'s `parts` hold params-verification, but it has no `verify` to call")
+    verify, late_interaction = getattr(factory, "verify", None), getattr(factory, "late_interaction", None)
+    for part, attribute, value in (
+        ("params-verification", "verify", verify), ("late-interaction", "late_interaction", late_interaction)
+    ):  # fmt: skip
+        if part in parts and not callable(value):
+            raise SubjectError(f"{name}'s `parts` hold {part}, but it has no `{attribute}` to call")
     return Subject(
         name=name,
         build=lambda config, _: factory(config),
@@ -86,6 +90,7 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         levels=levels,
         lacks=PARTS - parts,
         verify=verify,
+        late_interaction=late_interaction,
         sync_budgets=_budgets(getattr(factory, "sync_budget", 0), supports, f"{name}'s `sync_budget`"),
     )
 

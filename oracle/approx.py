@@ -142,6 +142,17 @@ class Approx:
         value = np.tanh(self.value)
         return Approx(value, self.error + 4 * FLOAT32_UNIT * np.abs(value), self.dtype).rounded(2)
 
+    def maxsim(self, document: "Approx") -> "Approx":
+        """Of rows (n, h), the float32 sum of each row's largest product with a row (m, h) of the document."""
+        sizes, others = np.abs(self.value), np.abs(document.value)
+        with np.errstate(invalid="ignore", over="ignore"):
+            products = self.value @ document.value.T
+            error = self.error @ (others + document.error).T + sizes @ document.error.T
+            error += self.shape[-1] * FLOAT32_UNIT * ((sizes + self.error) @ (others + document.error).T)
+            largest, spread = products.max(axis=-1), error.max(axis=-1)
+            summed = spread.sum() + self.shape[0] * FLOAT32_UNIT * (np.abs(largest) + spread).sum()
+            return Approx(np.asarray(largest.sum()), np.asarray(summed), torch.float32).rounded()
+
     def sigmoid(self) -> "Approx":
         """Elementwise logistic function, whose slope is at most 1/4."""
         with np.errstate(over="ignore"):

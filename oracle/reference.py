@@ -4,6 +4,8 @@ The reference takes all rows of one finished request at once, so nothing in it c
 schedule, a batch or a buffer. Whatever the engine did, the outcome must be this.
 """
 
+from typing import Final
+
 import torch
 
 from oracle.approx import Approx
@@ -83,6 +85,16 @@ def without_special_tokens(result: Approx, request: Request, options: Options) -
     ids = request.prompt_token_ids
     start, stop = int(ids[0] == options.bos_token_id), len(ids) - int(ids[-1] == options.eos_token_id)
     return result.rows(start, max(start, stop)).squeezed()
+
+
+def maxsim(query: Expected, document: Expected) -> Approx:
+    """A document's score: over the query's rows, the sum of the largest product with one of the document's."""
+    left, right = (rows if isinstance(rows, Approx) else Approx.exact(rows) for rows in (query, document))
+    return left.maxsim(right)
+
+
+NO_SCORE: Final = Approx.exact(torch.zeros(()))
+"""What a query is answered with, its rows being kept for its documents."""
 
 
 def projector(embedding_size: int, seed: int) -> Linear:

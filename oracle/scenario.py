@@ -40,6 +40,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """None leaves it to verification, whose default is True."""
     step_tag_id: Natural | None = None
     returned_token_ids: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)] | None = None
+    query: str | None = None
+    """Name of the request whose rows this one's are scored against, as a document (late interaction)."""
     num_cached_tokens: Natural = 0
     """Tokens found in the prefix cache: the engine never computes their rows."""
     nan_at: Natural | None = None
@@ -290,6 +292,7 @@ def problems(scenario: Scenario) -> Iterator[str]:
     if scenario.options.model is not None and scenario.options.level != "pooler":
         yield "params are verified at level `pooler` only - at `$.options.model`"
     yield from _traffic_problems(scenario)
+    yield from _document_problems(scenario)
     yield from _request_problems(scenario)
     yield from _step_problems(scenario)
 
@@ -362,6 +365,24 @@ def _request_problems(scenario: Scenario) -> Iterator[str]:
                 f"{request.dimensions} dimensions are not from 1 to the embedding's "
                 f"{embedding_width(scenario, request)} - at `{at}.dimensions`"
             )
+
+
+def _document_problems(scenario: Scenario) -> Iterator[str]:
+    options = scenario.options
+    requests = {request.name: request for request in scenario.requests}
+    for index, request in enumerate(scenario.requests):
+        if request.query is None:
+            continue
+        at = f"$.requests[{index}].query"
+        query = requests.get(request.query)
+        if options.level != "pooler" or options.tok_pooling_type != "ALL":
+            yield f"documents are scored at level `pooler` and under ALL only - at `{at}`"
+        elif options.filters_special_tokens or options.model is not None:
+            yield f"documents are scored without a filter of BOS and EOS and without verification - at `{at}`"
+        elif query is None or query.query is not None:
+            yield f"{request.query!r} is no request that documents may be scored against - at `{at}`"
+        elif {(own.task, own.dimensions) for own in (query, request)} != {("token_embed", None)}:
+            yield f"{request.name!r} and its query must be of task token_embed, in whole width - at `{at}`"
 
 
 def embedding_width(scenario: Scenario, request: Request) -> int:

@@ -71,6 +71,8 @@ class _Writer:
         self.requests = {request.name: request for request in self.scenario.requests}
         self.names = python.variables(self.scenario)
         self.calls = trace(self.scenario)
+        if self.world.documents:
+            raise ExportError("late interaction is the worker's, which a standalone test does not have")
         if not self.calls:
             raise ExportError("no pooler is called in this scenario, so there is nothing to test")
         types = list(dict.fromkeys(call.pooling_type for call in self.calls))

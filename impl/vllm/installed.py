@@ -22,6 +22,8 @@ class Installed(Library):
         SubjectError: vLLM is not installed.
     """
 
+    whole = True
+
     def __init__(self) -> None:
         # A plain wheel asks for a platform at import; the pooling layer needs none.
         os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")

@@ -150,6 +150,8 @@ class Package(Layer):
             found.add("bos-eos-filter")
         if self.library.excerpt("BertPooler") is None:
             found.add("dense-head")
+        if not self.library.has("LateInteractionRunner"):
+            found.add("late-interaction")
         return frozenset(found)
 
     def _filter(self, pooler: Any, config: PoolerConfig) -> Any:
@@ -205,7 +207,7 @@ class SingleFile(Layer):
         # BERT's dense layer ran in the model's dtype whatever that of the head, and for CLS alone.
         found: set[Lack] = {
             "async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", "bos-eos-filter",
-            "dense-head",
+            "dense-head", "late-interaction",
         }  # fmt: skip
         if not self.library.has("PoolingStates"):
             found.add("chunked-token-tasks")

@@ -83,6 +83,9 @@ class Sources:
 class Library(ABC):
     """A vLLM's classes by name."""
 
+    whole = False
+    """Whether all of vLLM is there, kernels included."""
+
     def __init__(self, root: Path) -> None:
         self.sources = Sources(root)
 

@@ -7,6 +7,7 @@ from tests.zoo import (
     dtypes,
     heads,
     hidden,
+    late,
     memory,
     misuse,
     slicing,
@@ -17,6 +18,6 @@ from tests.zoo import (
 from tests.zoo.register import CALLERS, ZOO
 
 __all__ = [
-    "CALLERS", "ZOO", "batch", "callers", "chunks", "dtypes", "heads", "hidden", "memory", "misuse", "slicing",
+    "CALLERS", "ZOO", "batch", "callers", "chunks", "dtypes", "heads", "hidden", "late", "memory", "misuse", "slicing",
     "special", "values", "verification",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from impl.builtin import BUILTIN
 from impl.config import PARTS, Level, Part, PoolerConfig, PoolFn, Subject, Verify
 from impl.hostsplit import HostSplit
+from impl.late_interaction import MaxSim
 from impl.methods import Methods
 from impl.pooler import Pooler
 from oracle import metadata
@@ -20,6 +21,7 @@ from oracle.metadata import PoolingMetadata, PoolingParams, PoolingStates, RowsC
 
 METHODS = TypeVar("METHODS", bound=type[Methods])
 LAYER = TypeVar("LAYER", bound=type[Pooler])
+SCORING = TypeVar("SCORING", bound=type[MaxSim])
 METADATA = TypeVar("METADATA", bound=type[PoolingMetadata])
 
 
@@ -111,6 +113,19 @@ def bad_layer(
         made: Any = layer
         ZOO.append(BadPooler(_name(layer), _how(layer), contracts, layer_of(made, _name(layer), serves, parts)))
         return layer
+
+    return enter
+
+
+def bad_scoring(*contracts: str) -> Callable[[SCORING], SCORING]:
+    """Enter a late interaction, behind right poolers, that breaks one of the contracts."""
+
+    def enter(scoring: SCORING) -> SCORING:
+        name, right = _name(scoring), BUILTIN["hostsplit"]
+        subject = replace(right, name=name, spec=name, supports=frozenset(("ALL",)), levels=("pooler",))
+        lacks = PARTS - {"late-interaction"}
+        ZOO.append(BadPooler(name, _how(scoring), contracts, replace(subject, lacks=lacks, late_interaction=scoring)))
+        return scoring
 
     return enter
 
