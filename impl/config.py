@@ -143,6 +143,8 @@ class Subject:
         api: the metadata classes it is to be handed.
         sync_budgets: by pooling type, how often a call may wait for the device; left out: never.
         spec: how the command line names it; its name if left out.
+        product: what it is a release of, for the ledger of known failures; its spec if left out.
+        version: the number of that release; empty where there is none.
         lacks: what it does not have and is not asked for; by default only parts.
         verify: verifies params, where that is among its parts.
         late_interaction: makes what scores documents, where that is among its parts.
@@ -159,6 +161,8 @@ class Subject:
     """Makes an engine, where level `engine` is among the levels."""
     about: str = ""
     spec: str = ""
+    product: str = ""
+    version: str = ""
     lacks: frozenset[Lack] = PARTS
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
     verify: Verify | None = None
@@ -167,6 +171,8 @@ class Subject:
     def __post_init__(self) -> None:
         if not self.spec:
             object.__setattr__(self, "spec", self.name)
+        if not self.product:
+            object.__setattr__(self, "product", self.spec)
 
     def sync_budget(self, pooling_type: str) -> SyncBudget:
         """What it declares for a pooling type."""
