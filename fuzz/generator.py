@@ -48,7 +48,7 @@ def generate(draw: Draw, mix: Mix) -> Scenario:
     refused: Sequence[Request] = ()
     if options.model is not None:
         requests, refused = _verified(draw, options, options.model, requests)
-    if "late-interaction" not in mix.lacks and _may_score(options) and draw.chance(mix.p_late):
+    if not {"late-interaction", "token-heads"} & mix.lacks and _may_score(options) and draw.chance(mix.p_late):
         requests = _documents(draw, requests)
     if options.malformed is None and requests:
         requests = _plant(draw, mix, requests)
