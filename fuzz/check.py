@@ -76,12 +76,14 @@ def _check(campaign: Campaign, subject: Subject, fixed: Sequence[Scenario]) -> N
     if "ALL" in subject.supports and "method" in subject.levels:
         _walk(campaign, subject)
         _sample_paths(campaign, subject)
-    for mix in small_scopes(subject):
+    for mix in (*small_scopes(subject), *part_scopes(subject)):
         counted = 0
         for scenario in exhaust(partial(generate, mix=mix)):
             counted += bool(campaign.judge(scenario))
             campaign.tell("small scopes")
         what = " and ".join(mix.pooling_types)
+        what += " behind a filter of BOS and EOS" * (mix.p_filter > 0) + " behind a dense layer" * (mix.p_dense > 0)
+        what += " with late interaction" * (mix.p_late > 0)
         campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
     mix = for_subjects([subject], campaign.device.type == SIMULATED)
     for scenario in islice(scenarios(mix, FIXED_SEED), FIXED_SCENARIOS):
@@ -176,6 +178,19 @@ def small_scopes(subject: Subject) -> Iterator[Mix]:
         yield replace(step, max_tokens=1)
     if {"ALL", "LAST"} <= subject.supports:
         yield replace(MIXED_SMALL, rows=subject.rows, p_unchunked=unchunked)
+
+
+def part_scopes(subject: Subject) -> Iterator[Mix]:
+    """The same for the parts that a whole layer has besides heads and dispatch."""
+    if "pooler" not in subject.levels:
+        return
+    scope = replace(ALL_SMALL, levels=("pooler",), rows=subject.rows[:1], lacks=subject.lacks, min_requests=1)
+    if "ALL" in subject.supports and "bos-eos-filter" not in subject.lacks:
+        yield replace(scope, max_requests=1, max_tokens=3, p_filter=1)
+    if "LAST" in subject.supports and "dense-head" not in subject.lacks:
+        yield replace(scope, pooling_types=("LAST",), max_tokens=1, p_second_task=1, p_params=0.5, p_dense=1)
+    if "ALL" in subject.supports and "late-interaction" not in subject.lacks:
+        yield replace(scope, min_requests=3, max_requests=3, max_tokens=1, p_abort=0.5, p_pause=0, p_late=1)
 
 
 def regressions() -> Iterator[Scenario]:

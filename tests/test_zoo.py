@@ -20,7 +20,7 @@ from tests.flock import FLOCK
 from tests.zoo import CALLERS, ZOO
 from tests.zoo.callers import good_caller
 from tests.zoo.heads import Apart
-from tests.zoo.joints import Chunked, Cut, Last, Layer, Means, Steps
+from tests.zoo.joints import Chunked, Cut, Filtering, Last, Layer, Means, Steps
 from tests.zoo.register import BadCaller, BadPooler, layer_of, subject_of
 
 CPU = torch.device("cpu")
@@ -44,6 +44,7 @@ JOINTS = (
     subject_of(Means, ("MEAN",)),
     layer_of(Layer, "layer", ("ALL", "STEP", "CLS", "LAST", "MEAN")),
     layer_of(Apart, "apart", ("ALL", "LAST")),
+    layer_of(Filtering, "filtering", ("ALL",), ("bos-eos-filter",)),
 )
 """What the members of the zoo are made of; each is right."""
 

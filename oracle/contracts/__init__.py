@@ -6,7 +6,7 @@ it matters and "Without it" what breaks; `poolproof contracts` prints these from
 returns what is wrong, in one message, or None.
 """
 
-from oracle.contracts.caller import cursor_is_a_snapshot
+from oracle.contracts.caller import cursor_is_a_snapshot, refuses_impossible_params
 from oracle.contracts.contract import (
     AFTER,
     BEFORE,
@@ -26,6 +26,7 @@ from oracle.contracts.pooler import (
     accepts_valid_input,
     comes_back,
     process_survives,
+    query_is_let_go,
     reject_or_be_right,
 )
 from oracle.contracts.runs import LADDER, same_answer_again, state_determines_behaviour, waits_do_not_grow
@@ -36,6 +37,6 @@ __all__ = [
     "AFTER", "ANYTHING", "BEFORE", "BEYOND_OWNERSHIP", "LADDER", "OTHER", "OWNERSHIP", "Anything", "Call", "Contract",
     "ContractError", "Outcome", "Phase", "Violation", "accepts_valid_input", "all_contracts", "batch_belongs_together",
     "comes_back", "cursor_is_a_snapshot", "every_request_finishes", "finishes_once", "first_broken", "named",
-    "nothing_left_behind", "process_survives", "reject_or_be_right", "same_answer_again",
-    "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
+    "nothing_left_behind", "process_survives", "query_is_let_go", "refuses_impossible_params", "reject_or_be_right",
+    "same_answer_again", "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """After a step: the pooler's duties."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -197,6 +198,19 @@ OWNERSHIP: Final = frozenset(("state-owns-its-rows", "outputs-own-their-rows", "
 """What is broken by a view of the step's buffer. On buffers that are not used again a view does no harm, so a scenario
 can go on there and show what else is wrong."""
 BEYOND_OWNERSHIP: Final[list[Contract[Outcome]]] = [contract for contract in AFTER if contract.name not in OWNERSHIP]
+
+
+@declare("after")
+def query_is_let_go(kept: int, needed: Sequence[str]) -> str | None:
+    """A query's rows are kept for late interaction until the last of its documents is scored or gone, no longer.
+
+    Why: a client may go at any time, and its query is of no use to others.
+    Without it: device memory grows with every client that goes before its documents are scored.
+    """
+    if kept <= len(needed):
+        return None
+    told = f"those of {', '.join(needed)}" if needed else "none"
+    return f"the rows of {kept} quer{'y' if kept == 1 else 'ies'} are kept, but {told} should be"
 
 
 @declare("after")
