@@ -84,12 +84,18 @@ class EngineRun:
                 if not waiting and not step.spans:
                     break
                 if idle >= PATIENCE:
-                    self._fall_if(contracts.every_request_finishes(waiting, idle), "every-request-finishes")
+                    self._fall_if(
+                        contracts.every_request_finishes(self._standing(waiting), idle), "every-request-finishes"
+                    )
         else:
-            self._fall_if(
-                contracts.every_request_finishes(self.engine.unfinished(), max_steps), "every-request-finishes"
-            )
+            waiting = self._standing(self.engine.unfinished())
+            self._fall_if(contracts.every_request_finishes(waiting, max_steps), "every-request-finishes")
         self._check_end()
+
+    def _standing(self, names: Sequence[str]) -> list[str]:
+        """Each request with how far it has come."""
+        reached = {span.name: span.start + span.count for step in self.trace for span in step.spans}
+        return [f"{name} ({reached.get(name, 0)} of {self.world.requests[name].prompt_len} tokens)" for name in names]
 
     def _deliver(self, number: int) -> None:
         """Whatever reaches the engine before this step."""
@@ -210,6 +216,7 @@ def _engine_config(traffic: Traffic) -> EngineConfig:
     return EngineConfig(
         traffic.token_budget,
         traffic.max_num_seqs,
+        traffic.max_model_len,
         traffic.num_blocks,
         traffic.block_size,
         traffic.long_prefill_token_threshold,
