@@ -37,8 +37,8 @@ class Duration(click.ParamType[float]):
 
 subject_option = click.option(
     "--subject", "specs", multiple=True, metavar="SPEC",
-    help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2, path/to/file.py:factory or "
-    "package.module:factory. Repeatable. Left out: all built-ins.",
+    help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2 (also ==X.Y.Z or @DIR), "
+    "path/to/file.py:factory or package.module:factory. Repeatable. Left out: all built-ins.",
 )  # fmt: skip
 device_option = click.option(
     "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda", "sim"]), default="auto", show_default=True,
