@@ -25,6 +25,11 @@ from oracle.scenario import Traffic
 PATIENCE: Final = 4
 """Steps without a scheduled token, nobody still to come, after which an engine is taken to be stuck."""
 
+PARAMS: Final = (
+    "task", "dimensions", "step_tag_id", "returned_token_ids", "use_activation", "normalize", "activation", "softmax",
+)  # fmt: skip
+"""Pooling params that a request brings with it, by the names of all releases."""
+
 
 class EngineRun:
     """An engine in the middle of a scenario; also what it observes through (`impl.engine.Observer`)."""
@@ -148,11 +153,7 @@ class EngineRun:
             problem = None
             if prompt_len != request.prompt_len:
                 problem = f"request {span.name} has prompt length {prompt_len}, but should have {request.prompt_len}"
-            elif (params.task, params.dimensions, params.use_activation) != (
-                due.task,
-                due.dimensions,
-                due.use_activation,
-            ):
+            elif any(getattr(params, name, None) != getattr(due, name, None) for name in PARAMS):
                 problem = f"request {span.name} has pooling params {params}, but should have {due}"
             self._fall_if(contracts.batch_belongs_together([problem] if problem else []), "batch-belongs-together")
         self._given = call, hidden_states.clone(), copy.deepcopy(list(metadata.pooling_params))

@@ -162,5 +162,5 @@ def test_a_process_has_room_for_one_whole_vllm(tmp_path: Path, monkeypatch: pyte
     assert first.version == f"of {tmp_path / 'one'}"
     assert installed.Installed(tmp_path / "one").sources.root == first.sources.root
     for directory in (tmp_path / "other", None):
-        with pytest.raises(SubjectError, match="room for one whole vLLM, and .*one/vllm is there"):
+        with pytest.raises(SubjectError, match=r"room for one whole vLLM, and .*one/vllm is there"):
             installed.Installed(directory)

@@ -9,6 +9,7 @@ the V2 `PoolingRunner`, `DispatchPooler` with its methods, all on a CPU. Stood i
   reads, and the order of calls of `GPUModelRunner.finish_requests` and `add_requests`;
 - async scheduling: its events need a CUDA device, so only the pooler is told of it and must own its outputs;
 - the platform: vLLM is told to take the CPU, which it does by itself for a build for CPUs, and from 0.28 if asked;
+- poolers until 0.13, see `impl.vllm.older`;
 - configs: made once and changed in copies, for construction overrules much of them on a CPU;
 - request intake: `skip_reading_prefix_cache` is set as `PoolingParams.verify` sets it.
 """
@@ -25,6 +26,7 @@ import torch
 from impl.config import PoolerConfig, Subject, SubjectError
 from impl.engine import EngineConfig, EngineRequest, EngineStep, Observer, Span
 from impl.vllm.fetch import whole_release
+from impl.vllm.older import OwnPooler, whole
 from impl.vllm.parts import Parts, PoolingModel, accepting, parts
 
 
@@ -69,21 +71,27 @@ def subject(spec: str) -> Subject:
 class _ObservedPooler(torch.nn.Module):
     """The pooler, with the observer told before and after each call."""
 
-    def __init__(self, pooler: Any, observer: Observer) -> None:
+    def __init__(self, pooler: Any, engine: "_Engine") -> None:
         super().__init__()
         self.pooler = pooler
-        self.observer = observer
+        self.engine = engine
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(super().__getattr__("pooler"), name)
+            if name == "pooler":
+                raise
+            return getattr(self.pooler, name)
 
-    def forward(self, hidden_states: torch.Tensor, pooling_metadata: Any) -> Any:
-        self.observer.before_pooling(hidden_states, pooling_metadata)
-        outputs = self.pooler(hidden_states, pooling_metadata)
-        self.observer.after_pooling(hidden_states, pooling_metadata, outputs)
+    def forward(self, hidden_states: Any, pooling_metadata: Any) -> Any:
+        observer, seen = self.engine.observer, self.engine.seen(pooling_metadata)
+        if not isinstance(hidden_states, torch.Tensor):
+            # Until 0.10.1 each request's rows came apart.
+            hidden_states = torch.cat(hidden_states)
+        observer.before_pooling(hidden_states, seen)
+        outputs = self.pooler(hidden_states, seen if isinstance(self.pooler, OwnPooler) else pooling_metadata)
+        observer.after_pooling(hidden_states, seen, outputs)
         return outputs
 
 
@@ -111,7 +119,6 @@ class _Engine(ABC):
                 )
             ],
         )
-        self.kv_cache_config = kv_cache
         with parts.use_config(self.vllm_config):
             self.scheduler = parts.Scheduler(
                 vllm_config=self.vllm_config,
@@ -122,18 +129,22 @@ class _Engine(ABC):
             )
         self.free_blocks_at_start = self._free_blocks()
         pooler = parts.layer.build(config, "pooler")
-        self.model = PoolingModel(pooler=_ObservedPooler(pooler, observer))
+        self.model = PoolingModel(pooler=_ObservedPooler(pooler, self))
         self.prompts: dict[str, tuple[int, ...]] = {}
 
     def add(self, request: EngineRequest) -> None:
         """See `Engine.add`."""
         params = self.parts.layer.api.PoolingParams(**request.params)
-        params.skip_reading_prefix_cache = params.task in ("token_embed", "token_classify")
+        if hasattr(params, "skip_reading_prefix_cache"):
+            params.skip_reading_prefix_cache = params.task in ("token_embed", "token_classify")
         self.prompts[request.name] = request.prompt_token_ids
         self.scheduler.add_request(
             self.parts.Request(
                 request_id=request.name,
                 prompt_token_ids=list(request.prompt_token_ids),
+                multi_modal_kwargs=None,
+                multi_modal_hashes=None,
+                multi_modal_placeholders=None,
                 sampling_params=None,
                 pooling_params=params,
                 priority=request.priority,
@@ -158,8 +169,11 @@ class _Engine(ABC):
 
     def step(self) -> EngineStep:
         """See `Engine.step`."""
+        running = [request.request_id for request in self.scheduler.running]
         scheduled = self.scheduler.schedule()
         spans, runner_output, slot_problems = self._compute(scheduled)
+        if slot_problems:
+            return EngineStep(tuple(spans), slot_problems=tuple(slot_problems))
         outputs: dict[str, list[torch.Tensor | None]] = {}
         for client in self.scheduler.update_from_output(scheduled, runner_output).values():
             for output in client.outputs:
@@ -167,11 +181,21 @@ class _Engine(ABC):
                     outputs.setdefault(output.request_id, []).append(output.pooling_output)
         return EngineStep(
             spans=tuple(spans),
-            preempted=tuple(sorted(scheduled.preempted_req_ids or ())),
-            resumed=tuple(sorted(scheduled.scheduled_cached_reqs.resumed_req_ids)),
-            slot_problems=tuple(slot_problems),
+            preempted=tuple(sorted(self._preempted(scheduled, running))),
+            resumed=tuple(sorted(_resumed(scheduled.scheduled_cached_reqs))),
             outputs=outputs,
         )
+
+    def _preempted(self, scheduled: Any, ran_before: Sequence[str]) -> Sequence[str]:
+        """Who lost its place; until 0.12 only the scheduler itself knew."""
+        if hasattr(scheduled, "preempted_req_ids"):
+            return tuple(scheduled.preempted_req_ids or ())
+        run_now = {request.request_id for request in self.scheduler.running}
+        return [name for name in ran_before if name in self.scheduler.requests and name not in run_now]
+
+    def seen(self, pooling_metadata: Any) -> Any:
+        """What the observer is shown of the runner's metadata."""
+        return pooling_metadata
 
     def leftovers(self) -> Sequence[str]:
         """See `Engine.leftovers`."""
@@ -185,7 +209,18 @@ class _Engine(ABC):
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def _nothing(self) -> Any:
-        return self.parts.ModelRunnerOutput(req_ids=[], req_id_to_index={})
+        return self._output([], [])
+
+    def _output(self, names: Sequence[str], pooled: Sequence[torch.Tensor | None]) -> Any:
+        return self.parts.ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: place for place, name in enumerate(names)},
+            sampled_token_ids=[],
+            spec_token_ids=None,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=pooled,
+        )
 
     @abstractmethod
     def _compute(self, scheduled: Any) -> tuple[list[Span], Any, list[str]]:
@@ -194,6 +229,13 @@ class _Engine(ABC):
     @abstractmethod
     def _runner_leftovers(self) -> list[str]:
         """Per-request state that the runner still has, in words."""
+
+
+def _resumed(cached: Any) -> Sequence[str]:
+    """Who is computed anew after a preemption; until 0.10 a list of flags."""
+    if hasattr(cached, "resumed_req_ids"):
+        return tuple(cached.resumed_req_ids)
+    return [name for name, flag in zip(cached.req_ids, cached.resumed_from_preemption, strict=True) if flag]
 
 
 class EngineV1(_Engine):
@@ -207,7 +249,11 @@ class EngineV1(_Engine):
         with parts.use_config(self.vllm_config):
             self.runner = CPUModelRunner(self.vllm_config, torch.device("cpu"))
         self.runner.model = self.model
-        self.runner.kv_cache_config = self.kv_cache_config
+        # Without groups no attention backend reorders the batch, as none does where nobody decodes.
+        self.runner.kv_cache_config = parts.KVCacheConfig(
+            num_blocks=self.engine_config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[]
+        )
+        self._counts = np.zeros(0, dtype=np.int32)
 
     def _compute(self, scheduled: Any) -> tuple[list[Span], Any, list[str]]:
         runner = self.runner
@@ -216,13 +262,20 @@ class EngineV1(_Engine):
         names = list(batch.req_ids)
         if not names:
             return [], self._nothing(), []
+        holes = [
+            f"slot {slot} is empty, though the batch reaches beyond it" for slot, name in enumerate(names) if not name
+        ]
+        if holes:
+            return [], self._nothing(), holes
         counts = np.array([scheduled.num_scheduled_tokens[name] for name in names], dtype=np.int32)
         computed = batch.num_computed_tokens_cpu[: len(names)]
         spans = [Span(*part) for part in zip(names, computed.tolist(), counts.tolist(), strict=True)]
         # What _prepare_inputs writes and pooling reads.
         self._seq_lens()[: len(names)] = torch.from_numpy(computed + counts)
-        runner.query_start_loc.np[: len(names) + 1] = np.concatenate([[0], np.cumsum(counts)])
-        runner.query_start_loc.copy_to_gpu()
+        if hasattr(runner.query_start_loc, "np"):
+            runner.query_start_loc.np[: len(names) + 1] = np.concatenate([[0], np.cumsum(counts)])
+            runner.query_start_loc.copy_to_gpu()
+        self._counts = counts
         output = accepting(runner._pool)(
             hidden_states=self.observer.forward(spans),
             num_scheduled_tokens=int(counts.sum()),
@@ -231,12 +284,16 @@ class EngineV1(_Engine):
         )
         return spans, output, self._slot_problems(names)
 
+    def seen(self, pooling_metadata: Any) -> Any:
+        """See `_Engine.seen`."""
+        return whole(pooling_metadata, self._counts, self._seq_lens()[: len(self._counts)])
+
     def _seq_lens(self) -> torch.Tensor:
-        """Where pooling reads how far requests have come; until 0.18 it was the host half of a buffer."""
+        """Where pooling reads how far requests have come; until 0.18 the host half of a buffer, and before a tensor."""
         runner = self.runner
-        newer = hasattr(runner, "optimistic_seq_lens_cpu")
-        lens: torch.Tensor = runner.optimistic_seq_lens_cpu if newer else runner.seq_lens.cpu
-        return lens
+        lens: Any = runner.optimistic_seq_lens_cpu if hasattr(runner, "optimistic_seq_lens_cpu") else runner.seq_lens
+        host: torch.Tensor = lens if isinstance(lens, torch.Tensor) else lens.cpu
+        return host
 
     def _slot_problems(self, names: Sequence[str]) -> list[str]:
         batch = self.runner.input_batch
@@ -256,7 +313,10 @@ class EngineV1(_Engine):
         return [
             *(f"the runner still knows request {name}" for name in self.runner.requests),
             *(f"the batch still holds request {name}" for name in batch.req_id_to_index),
-            *(f"the batch still holds pooling states of request {name}" for name in batch.pooling_states),
+            *(
+                f"the batch still holds pooling states of request {name}"
+                for name in getattr(batch, "pooling_states", ())
+            ),
             *(f"the batch still holds pooling params of request {name}" for name in batch.pooling_params),
         ]
 
@@ -298,12 +358,8 @@ class EngineV2(_Engine):
             query_start_loc=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
         )
         outputs, finished = self.runner.pool(self.observer.forward(spans), batch, self.request_state)
-        output = self.parts.ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index={name: place for place, name in enumerate(names)},
-            pooler_output=[rows if done else None for rows, done in zip(outputs, finished, strict=True)],
-        )
-        return spans, output, []
+        pooled = [rows if done else None for rows, done in zip(outputs, finished, strict=True)]
+        return spans, self._output(names, pooled), []
 
     def _update_slots(self, scheduled: Any) -> None:
         self.runner.on_requests_finished(scheduled.finished_req_ids)

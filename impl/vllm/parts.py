@@ -20,7 +20,7 @@ import torch
 from impl.config import PoolerConfig
 from impl.engine import EngineConfig
 from impl.vllm.installed import Installed
-from impl.vllm.layer import layer
+from impl.vllm.older import layer_of_engine
 
 MODEL_CONFIG: Final = """{"architectures": ["PoolingModel"], "model_type": "llama", "hidden_size": 64,
 "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
@@ -70,7 +70,7 @@ class Parts:
         from vllm.v1.structured_output import StructuredOutputManager
 
         self.version = installed.version
-        self.layer = layer(installed)
+        self.layer = layer_of_engine(installed)
         self.use_config = set_current_vllm_config
         self.Scheduler = accepting(Scheduler)
         self.Request = accepting(Request)
@@ -99,7 +99,7 @@ class Parts:
             scheduler_config=accepting(SchedulerConfig)(
                 max_num_batched_tokens=MAX_MODEL_LEN, max_model_len=MAX_MODEL_LEN, is_encoder_decoder=False
             ),
-            cache_config=accepting(CacheConfig)(block_size=32, swap_space=0),
+            cache_config=accepting(CacheConfig)(block_size=16, swap_space=0),
         )
         self._is_distributed = False
 
