@@ -172,21 +172,25 @@ def check(
 @subject_option
 @device_option
 @budget_option
+@click.option(
+    "--trace", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH",
+    help="Write what the engine did, step by step; of one subject.",
+)  # fmt: skip
 @report_option
 @json_option
 def replay(
-    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None,
+    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None, trace: Path | None,
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
-    """Run a saved finding or scenario again.
+    """Run a saved finding, scenario or trace again.
 
-    Without --subject it runs on the subject that the finding names.
+    Without --subject it runs on the subject that the finding or the trace names.
     """
     with _Session(as_json, reports) as session:
         from fuzz.replay import replay as run_replay
 
         device = session.device(device_name, sync_budget)
-        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget)
+        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget, trace)
     session.exit()
 
 

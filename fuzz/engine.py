@@ -43,6 +43,7 @@ class EngineRun:
         self.traffic: Traffic = traffic
         self.comparisons = 0
         self.trace: list[EngineStep] = []
+        self._number = 0
         self._spans: Sequence[Span] = ()
         self._results: dict[str, list[torch.Tensor | None]] = {}
         self._gone: set[str] = set()
@@ -69,9 +70,9 @@ class EngineRun:
                 return replace(self._borrowed, comparisons=self.comparisons)
             return Judgement(Verdict.HOLDS, self.comparisons)
         except Fallen as fallen:
-            return fallen.judgement(self.comparisons, len(self.trace))
+            return fallen.judgement(self.comparisons, self._number)
         except Exception:
-            return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), len(self.trace))
+            return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), self._number)
 
     def _run(self) -> None:
         last_event = self.traffic.last_event
@@ -80,6 +81,7 @@ class EngineRun:
         max_steps = last_event + PATIENCE + tokens * (2 + len(self.world.requests))
         idle = 0
         for number in range(max_steps):
+            self._number = number
             self._deliver(number)
             step = self._step()
             self._settle(step)
@@ -115,7 +117,12 @@ class EngineRun:
                 self._guarded(lambda name=request.name: self.engine.abort(name))
 
     def _step(self) -> EngineStep:
-        step: EngineStep = self._guarded(self.engine.step)
+        self._spans = ()
+        try:
+            step: EngineStep = self._guarded(self.engine.step)
+        except Fallen:
+            self.trace.append(EngineStep(tuple(self._spans)))
+            raise
         self.trace.append(step)
         self._fall_if(contracts.batch_belongs_together(step.slot_problems), "batch-belongs-together")
         return step

@@ -1,4 +1,4 @@
-"""A saved finding or scenario, run again."""
+"""A saved finding, scenario or trace, run again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from fuzz import trace as traces
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started
 from fuzz.findings import Finding, read
 from fuzz.start import runs_on
@@ -15,21 +16,30 @@ from impl.loading import load
 
 
 def replay(
-    file: Path, specs: Sequence[str], device: torch.device, listener: Listener, sync_budget: int | None = None
+    file: Path,
+    specs: Sequence[str],
+    device: torch.device,
+    listener: Listener,
+    sync_budget: int | None = None,
+    trace: Path | None = None,
 ) -> Report:
-    """Run what the file holds on the subjects, or on the one that its finding names.
+    """Run what the file holds, a finding, a scenario or a trace, on the subjects, or on the one that it names.
 
-    A `sync_budget` takes the place of what the subjects declare.
+    A `sync_budget` takes the place of what the subjects declare. What an engine does is written to `trace`.
 
     Raises:
         ScenarioError: the file is damaged or of another version.
         SubjectError: no subject is named, or it doesn't serve the scenario.
-        OSError: the file can't be read.
+        OSError: the file can't be read, or the trace not be written.
     """
-    scenario, finding = read(file)
-    if not specs and finding is None:
+    kept = traces.read(file)
+    scenario, finding = (kept.scenario, None) if kept else read(file)
+    named = kept or finding
+    if not specs and named is None:
         raise SubjectError(f"{file} holds a scenario, not a finding: say with --subject on what to run it")
-    specs = list(specs) or [str(finding and finding.spec)]
+    specs = list(specs) or [str(named and named.spec)]
+    if trace is not None and len(specs) > 1:
+        raise SubjectError("a trace is of one engine: name one --subject")
     subjects = [load(spec, sync_budget) for spec in specs]
     listener(Started("replay", [subject.name for subject in subjects], None, str(device), Budget()))
     campaign = Campaign(subjects, device, None, listener, shrinks=False)
@@ -47,6 +57,14 @@ def replay(
     report = campaign.finish()
     if finding is not None:
         report.notes.append(compared(finding, report.findings))
+    if kept is not None or trace is not None:
+        with torch.inference_mode():
+            now = traces.traced(scenario, subjects[0], device)
+        if kept is not None:
+            report.notes.append(traces.compared(kept, now))
+        if trace is not None:
+            traces.write(trace, now)
+            report.notes.append(f"trace: {trace}")
     return report
 
 
