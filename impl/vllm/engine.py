@@ -248,6 +248,7 @@ class EngineV1(_Engine):
         parts.join_world_of_one(self.vllm_config)
         with parts.use_config(self.vllm_config):
             self.runner = CPUModelRunner(self.vllm_config, torch.device("cpu"))
+        self._pool = accepting(self.runner._pool)
         self.runner.model = self.model
         # Without groups no attention backend reorders the batch, as none does where nobody decodes.
         self.runner.kv_cache_config = parts.KVCacheConfig(
@@ -276,7 +277,7 @@ class EngineV1(_Engine):
             runner.query_start_loc.np[: len(names) + 1] = np.concatenate([[0], np.cumsum(counts)])
             runner.query_start_loc.copy_to_gpu()
         self._counts = counts
-        output = accepting(runner._pool)(
+        output = self._pool(
             hidden_states=self.observer.forward(spans),
             num_scheduled_tokens=int(counts.sum()),
             num_scheduled_tokens_np=counts,
