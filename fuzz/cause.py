@@ -76,7 +76,8 @@ def _details(scenario: Scenario) -> list[str]:
     options, requests = scenario.options, scenario.requests
     # A subject may need a head dtype to be given at all; float32 is then the plainest.
     head = [(name, value) for name, value in departures(options.head) if (name, value) != ("head_dtype", "float32")]
-    found = [f"{name} {value}" for name, value in head]
+    # What is subtracted or divided by is one number as good as another.
+    found = [name if name.startswith("logit_") else f"{name} {value}" for name, value in head]
     found += ["a head dtype"] if options.head.head_dtype is not None else []
     found += [f"malformed {options.malformed}"] if options.malformed else []
     longest = max((request.prompt_len for request in requests), default=0)

@@ -12,7 +12,7 @@ import torch
 
 from oracle.contracts import AFTER, ANYTHING, BEFORE, Call, ContractError, Outcome, Violation, first_broken
 from oracle.reference import Expected, pool
-from oracle.rows import same_bits
+from oracle.rows import same_numbers
 from oracle.scenario import PoolingType, Request
 
 
@@ -135,6 +135,6 @@ def _raise_if(violation: Violation | None) -> None:
 
 def _origin(hidden_states: torch.Tensor, row: torch.Tensor) -> str:
     for place, candidate in enumerate(hidden_states):
-        if candidate.shape == row.shape and same_bits(candidate, row):
+        if candidate.shape == row.shape and same_numbers(candidate, row):
             return f"row {place} of this step"
     return "no row of this step"

@@ -14,7 +14,9 @@ from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from impl.builtin import BUILTIN
 from impl.config import Subject
+from impl.loading import load
 from oracle.contracts import BEFORE, all_contracts, first_broken
+from tests.flock import FLOCK
 from tests.zoo import CALLERS, ZOO
 from tests.zoo.callers import good_caller
 from tests.zoo.heads import Apart
@@ -88,7 +90,10 @@ def test_the_caller_is_good_before_it_is_spoiled() -> None:
     assert first_broken(BEFORE, good_caller().call()) is None
 
 
-@pytest.mark.parametrize("subject", [*BUILTIN.values(), *JOINTS], ids=lambda subject: subject.name)
+FLOCKED = [load(f"tests.flock:{name}") for name in FLOCK]
+
+
+@pytest.mark.parametrize("subject", [*BUILTIN.values(), *JOINTS, *FLOCKED], ids=lambda subject: subject.name)
 def test_a_right_pooler_is_left_alone(subject: Subject) -> None:
     seen = list(judgements(subject, 300))
     assert [judgement for judgement in seen if judgement.verdict.is_finding] == []

@@ -55,7 +55,7 @@ def subject(spec: str) -> Subject:
         return engine(found, config, engine_config, observer)
 
     return Subject(
-        name=f"vllm-{runner} {found.version}",
+        name=f"vllm-{runner} {found.version}" if found.version else spec,
         build=found.layer.build,
         supports=frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN")),
         rows=("group",),
@@ -65,6 +65,8 @@ def subject(spec: str) -> Subject:
         about=f"the scheduler with the {runner.upper()} runner",
         spec=spec,
         lacks=found.layer.lacks(),
+        product=f"vllm-{runner}",
+        version=found.version,
     )
 
 

@@ -46,7 +46,8 @@ class Installed(Library):
         super().__init__(Path(found.origin).parent)
         root = self.sources.root
         own = next(iter(distributions(name="vllm", path=[str(root.parent)])), None)
-        self.version = own.version if own else f"of {root.parent}"
+        self.version = own.version if own else ""
+        """Empty for a checkout that was never built."""
 
     def load(self, module: str) -> ModuleType:
         """See `Library.load`."""

@@ -9,7 +9,7 @@ from oracle.contracts.contract import AFTER, Contract, after, declare
 from oracle.contracts.seen import ANYTHING, Outcome
 from oracle.contracts.telling import origins_of_rows, places_told, requests_told, shape_of, worst_element, wrong_row
 from oracle.device.memory import address, retained_bytes
-from oracle.rows import bits, same_bits
+from oracle.rows import bits, same_numbers
 
 
 @after
@@ -88,7 +88,7 @@ def values(outcome: Outcome) -> str | None:
             wrong = expected.wrong(actual)
             if wrong.any():
                 return f"request {name} got {worst_element(expected, actual, wrong)}{origins_of_rows(outcome, actual)}"
-        elif not same_bits(expected, actual):
+        elif not same_numbers(expected, actual):
             return f"request {name} {wrong_row(outcome.origin, expected, actual)}"
     return None
 
@@ -101,7 +101,7 @@ def inputs_unchanged(outcome: Outcome) -> str | None:
     Without it: the damage shows in another request's result.
     """
     rows, before_rows = outcome.call.hidden_states, outcome.hidden_states_before
-    if not same_bits(rows, before_rows):
+    if not same_numbers(rows, before_rows):
         differs = (bits(rows) != bits(before_rows)).any(dim=1).nonzero().flatten().tolist()
         return f"hidden_states was edited in rows {differs[:5]}"
     if outcome.cursor_before is not None and outcome.call.cursor_values() != outcome.cursor_before:
