@@ -74,6 +74,8 @@ def test_the_v2_runner_holds(v2: Subject) -> None:
 def test_the_real_scheduler_keeps_what_the_model_keeps_and_repeats_itself(v2: Subject) -> None:
     checked = 0
     for scenario, _ in zip(scenarios(for_subjects([v2]), 3), range(150), strict=False):
+        if any(request.zero_at is not None for request in scenario.requests):
+            continue  # see `unexplained`
         traces = []
         for _ in range(2):
             engine_run = start(World(scenario, CPU), v2)
