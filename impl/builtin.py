@@ -4,6 +4,8 @@ from impl.config import Level, PoolerConfig, PoolFn, Subject, SyncBudget
 from impl.grouped import Grouped
 from impl.hostsplit import HostSplit
 from impl.methods import Methods
+from impl.packed import Packed
+from impl.packed_pooler import PackedPooler
 from impl.pooler import Pooler
 from impl.sliced import Sliced
 from oracle.metadata import RowsConvention
@@ -12,7 +14,7 @@ from oracle.metadata import RowsConvention
 def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: str, budget: SyncBudget) -> Subject:
     def build(config: PoolerConfig, level: Level) -> PoolFn:
         if level == "pooler":
-            return Pooler(config, methods(config))
+            return PackedPooler(config) if methods is Packed else Pooler(config, methods(config))
         method: PoolFn = methods(config).method(config.pooling_type)
         return method
 
@@ -44,5 +46,6 @@ BUILTIN = {
             SyncBudget(per_call=2),
         ),
         _subject(HostSplit, ("group",), "one split by host counts, no device read", SyncBudget()),
+        _subject(Packed, ("group",), "one split, one gather, one head call a step (the fastest)", SyncBudget()),
     )
 }

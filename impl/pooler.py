@@ -1,6 +1,6 @@
 """The whole layer over a set of methods: dispatch over the tasks of a step, then each task's head."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -9,6 +9,7 @@ from impl.methods import Methods
 from oracle.metadata import PoolingMetadata, PoolingParams, task_groups
 
 TOKEN_TASKS = ("token_embed", "token_classify")
+EMBED_TASKS = ("embed", "token_embed")
 
 
 class Pooler:
@@ -39,36 +40,35 @@ class Pooler:
 
 def apply_head(
     task: str, pooled: Outputs, params: Sequence[PoolingParams], head: HeadConfig
-) -> Iterable[torch.Tensor | None]:
+) -> list[torch.Tensor | None]:
     """Each request's pooled rows through the head of its task; None stays None."""
-    layer = _embed if task in ("embed", "token_embed") else _classify
-    return [None if rows is None else layer(rows, own, head) for rows, own in zip(pooled, params, strict=True)]
+    return [
+        None if rows is None else finish(task, dense(task, rows, head), own)
+        for rows, own in zip(pooled, params, strict=True)
+    ]
 
 
-def _embed(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
-    rows = _cast(rows, head)
-    if head.projector is not None:
-        rows = head.projector(rows)
-    if params.dimensions is not None:
-        rows = rows[..., : params.dimensions]
-    # The default eps is zero in float16, where it turns a row of zeros into nan.
-    return (
-        torch.nn.functional.normalize(rows, dim=-1, eps=torch.finfo(rows.dtype).tiny) if params.use_activation else rows
-    )
-
-
-def _classify(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
-    logits = _cast(rows, head)
+def dense(task: str, rows: torch.Tensor, head: HeadConfig) -> torch.Tensor:
+    """The part of a head that is the same for every request: cast, learned layer, calibration."""
+    if head.head_dtype is not None:
+        rows = rows.to(head.head_dtype)
+    if task in EMBED_TASKS:
+        return rows if head.projector is None else head.projector(rows)
     if head.classifier is not None:
-        logits = head.classifier(logits)
+        rows = head.classifier(rows)
     if head.logit_mean is not None:
-        logits = logits - head.logit_mean
-    if head.logit_sigma is not None:
-        logits = logits / head.logit_sigma
+        rows = rows - head.logit_mean
+    return rows if head.logit_sigma is None else rows / head.logit_sigma
+
+
+def finish(task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+    """The part that a request's params decide: dimensions and activation."""
+    if task in EMBED_TASKS:
+        if params.dimensions is not None:
+            rows = rows[..., : params.dimensions]
+        # The default eps is zero in float16, where it turns a row of zeros into nan.
+        eps = torch.finfo(rows.dtype).tiny
+        return torch.nn.functional.normalize(rows, dim=-1, eps=eps) if params.use_activation else rows
     if not params.use_activation:
-        return logits
-    return logits.softmax(dim=-1) if logits.shape[-1] >= 2 else logits.sigmoid()
-
-
-def _cast(rows: torch.Tensor, head: HeadConfig) -> torch.Tensor:
-    return rows if head.head_dtype is None else rows.to(head.head_dtype)
+        return rows
+    return rows.softmax(dim=-1) if rows.shape[-1] >= 2 else rows.sigmoid()
