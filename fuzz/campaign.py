@@ -19,6 +19,7 @@ from fuzz.draws import SeededDraw
 from fuzz.features import FLOOR, features, owed
 from fuzz.findings import Finding, Findings, from_failure
 from fuzz.generator import generate
+from fuzz.ledger import Known, recall
 from fuzz.mix import Mix, for_subjects, swarm
 from fuzz.runner import Run
 from fuzz.start import runs_on, start
@@ -94,6 +95,13 @@ class Report:
     """What kept the run from doing all of its work, if anything."""
     skipped: str = ""
     """Why there was nothing to do, if so."""
+    allows_known: bool = False
+    """Whether a finding that the ledger has is no violation."""
+
+    @property
+    def unknown(self) -> list[Finding]:
+        """The findings that the ledger doesn't have."""
+        return [finding for finding in self.findings if not finding.known]
 
     @property
     def verdict(self) -> str:
@@ -102,7 +110,7 @@ class Report:
             return "error"
         if self.skipped:
             return "skipped"
-        if self.findings:
+        if self.unknown if self.allows_known else self.findings:
             return "violates"
         return "inconclusive" if self.doubts else "holds"
 
@@ -147,6 +155,17 @@ class Campaign:
         self.report.mix.update(features(scenario))
         return judgements
 
+    def open_ledger(self, ledger: Sequence[Known]) -> None:
+        """See what of the ledger the subjects have; an entry that is out of date is an error."""
+        for subject in self.subjects:
+            there, missing = recall(ledger, subject, self.device)
+            self.findings.recalled += there
+            for absent in missing:
+                if subject.version or not absent.known.releases:
+                    self.report.error = self.report.error or f"the ledger is out of date: {absent.told}"
+                else:
+                    self.report.notes.append(f"known of the newest release, but not here: {absent.told}")
+
     def settle(self, scenario: Scenario, subject: Subject, judgement: Judgement) -> None:
         """Count a judgement and keep what it shows."""
         report = self.report
@@ -181,7 +200,7 @@ class Campaign:
         report = self.report
         self.findings.finish()
         report.findings = list(self.findings)
-        report.error = self.findings.error
+        report.error = self.findings.error or report.error
         report.elapsed_s = time.monotonic() - self.started_s
         if not report.scenarios:
             self.doubt("no scenario was run")
@@ -197,8 +216,9 @@ def fuzz(
     device: torch.device,
     directory: Path | None = None,
     listener: Listener = lambda event: None,
+    ledger: Sequence[Known] = (),
 ) -> Report:
-    """Search for scenarios on which the subjects are wrong.
+    """Search for scenarios on which the subjects are wrong, and tell which of these the ledger knows.
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports, or not on the device.
@@ -212,6 +232,7 @@ def fuzz(
     try:
         with torch.inference_mode():
             _sing(campaign)
+            campaign.open_ledger(ledger)
             for scenario in scenarios(mix, seed):
                 if _spent(campaign, budget):
                     break

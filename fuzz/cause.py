@@ -74,7 +74,11 @@ def fingerprint(scenario: Scenario) -> str:
 def _details(scenario: Scenario) -> list[str]:
     """What else a fault may take, beyond the features that a campaign counts."""
     options, requests = scenario.options, scenario.requests
-    found = [f"{name} {value}" for name, value in departures(options.head)]
+    # A subject may need a head dtype to be given at all; float32 is then the plainest.
+    head = [(name, value) for name, value in departures(options.head) if (name, value) != ("head_dtype", "float32")]
+    # What is subtracted or divided by is one number as good as another.
+    found = [name if name.startswith("logit_") else f"{name} {value}" for name, value in head]
+    found += ["a head dtype"] if options.head.head_dtype is not None else []
     found += [f"malformed {options.malformed}"] if options.malformed else []
     longest = max((request.prompt_len for request in requests), default=0)
     found += [f"{count} requests" for count in SIZES if len(requests) >= count]

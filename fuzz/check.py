@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import torch
 
 from fuzz.campaign import Budget, Campaign, Found, Listener, Report, Started, scenarios
@@ -24,9 +23,11 @@ from fuzz.exhaustive import Coverage, Scope, steps_from, walk
 from fuzz.findings import read
 from fuzz.generator import generate
 from fuzz.ladder import ladders
+from fuzz.ledger import Known
 from fuzz.mix import ALL_SMALL, Mix, for_subjects
 from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
+from fuzz.world import as_called
 from impl.config import Subject
 from impl.loading import load
 from oracle import contracts
@@ -52,8 +53,9 @@ def check_one(
     directory: Path | None,
     listener: Listener,
     fixed: Sequence[Scenario] = (),
+    ledger: Sequence[Known] = (),
 ) -> Report:
-    """Judge one subject, on the scenarios of `fixed` besides those that ship.
+    """Judge one subject, on the scenarios of `fixed` besides those that ship, and tell what the ledger knows.
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports.
@@ -62,6 +64,7 @@ def check_one(
     campaign = Campaign([subject], device, directory, listener)
     try:
         with torch.inference_mode():
+            campaign.open_ledger(ledger)
             _check(campaign, subject, fixed)
     except KeyboardInterrupt:
         campaign.report.interrupted = True
@@ -147,7 +150,7 @@ def _chunks(subject: Subject) -> bool:
 
 
 def _all_options(subject: Subject) -> Options:
-    return Options(tok_pooling_type="ALL", enable_chunked_prefill=_chunks(subject))
+    return Options(tok_pooling_type="ALL", enable_chunked_prefill=_chunks(subject), rows=subject.rows[0])
 
 
 def path(draw: Draw, scope: Scope, options: Options) -> Scenario:
@@ -187,14 +190,6 @@ def regressions() -> Iterator[Scenario]:
             yield read(Path(str(entry)))[0]
 
 
-def as_called(subject: Subject, scenario: Scenario) -> Scenario:
-    """The scenario in a calling convention that the subject takes."""
-    if scenario.options.rows in subject.rows:
-        return scenario
-    options = msgspec.structs.replace(scenario.options, rows=subject.rows[0])
-    return msgspec.structs.replace(scenario, options=options)
-
-
 def check(
     specs: Sequence[str],
     device: torch.device,
@@ -202,16 +197,17 @@ def check(
     listener: Listener,
     fixed: Sequence[Scenario] = (),
     sync_budget: int | None = None,
+    ledger: Sequence[Known] = (),
 ) -> Report:
     """Judge each subject named by its spec, on the scenarios of `fixed` besides those that ship.
 
-    A `sync_budget` takes the place of what each subject declares.
+    The report tells which findings the ledger knows. A `sync_budget` takes the place of what each subject declares.
 
     Raises:
         SubjectError: a subject can't be had.
     """
     if len(specs) == 1:
-        return check_one(load(specs[0], sync_budget), device, directory, listener, fixed)
+        return check_one(load(specs[0], sync_budget), device, directory, listener, fixed, ledger)
     names = [load(spec).name for spec in specs]
     listener(Started("check", names, None, str(device), Budget()))
     # A fork has torch imported already; CUDA does not survive one.
@@ -219,16 +215,21 @@ def check(
     context = multiprocessing.get_context("fork" if forks else "spawn")
     workers = min(len(specs), (os.cpu_count() or 1) + 1)
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_check_spec, spec, str(device), directory, fixed, sync_budget) for spec in specs]
+        futures = [pool.submit(_check_spec, spec, str(device), directory, fixed, sync_budget, ledger) for spec in specs]
         _follow(futures, listener)
         return merged([future.result() for future in futures])
 
 
 def _check_spec(
-    spec: str, device: str, directory: Path | None, fixed: Sequence[Scenario], sync_budget: int | None
+    spec: str,
+    device: str,
+    directory: Path | None,
+    fixed: Sequence[Scenario],
+    sync_budget: int | None,
+    ledger: Sequence[Known],
 ) -> Report:
     torch.set_num_threads(1)
-    return check_one(load(spec, sync_budget), named(device), directory, lambda event: None, fixed)
+    return check_one(load(spec, sync_budget), named(device), directory, lambda event: None, fixed, ledger)
 
 
 def _follow(futures: Sequence[Future[Report]], listener: Listener) -> None:

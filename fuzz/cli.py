@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, REGRESSIONS, corpus
+from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, KNOWN, REGRESSIONS, corpus
 
 if TYPE_CHECKING:
     import torch
 
     from fuzz.campaign import Report
+    from fuzz.ledger import Known
 
 DEFAULT_MAX_TIME = "30s"
 
@@ -71,6 +72,10 @@ class ReportForm(click.ParamType[tuple[str, Path]]):
         return form, Path(path or f".poolproof/{self.default_names[form]}")
 
 
+known_option = click.option(
+    "--known", type=click.Choice(["report", "allow"]), default="report", show_default=True,
+    help="Whether a finding that the ledger of known failures has still counts, or only new ones do.",
+)  # fmt: skip
 report_option = click.option(
     "--report", "reports", type=ReportForm(), multiple=True, metavar="FORM[=PATH]",
     help="Write a report besides: html, junit, sarif, github, json or markdown. Repeatable.",
@@ -109,11 +114,13 @@ def main() -> None:
 @device_option
 @budget_option
 @save_option
+@known_option
 @report_option
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, sync_budget: int | None, directory: Path, reports: tuple[tuple[str, Path], ...], as_json: bool,
+    device_name: str, sync_budget: int | None, directory: Path, known: str, reports: tuple[tuple[str, Path], ...],
+    as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
     with _Session(as_json, reports) as session:
@@ -131,8 +138,9 @@ def fuzz(
             session.device(device_name, sync_budget),
             directory,
             session.terminal.on_event,
+            session.ledger(),
         )
-    session.exit()
+    session.exit(known)
 
 
 @main.command()
@@ -141,11 +149,12 @@ def fuzz(
 @budget_option
 @save_option
 @click.option("--since", metavar="REF", help="Only if the subject's pooling differs from this commit.")
+@known_option
 @report_option
 @json_option
 def check(
     specs: tuple[str, ...], device_name: str, sync_budget: int | None, directory: Path, since: str | None,
-    reports: tuple[tuple[str, Path], ...], as_json: bool,
+    known: str, reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Run the pre-merge check: every schedule of a small scope, then fixed scenarios.
 
@@ -163,8 +172,9 @@ def check(
         else:
             fixed = list(promoted(REGRESSIONS))
             device = session.device(device_name, sync_budget)
-            session.report = run_check(named, device, directory, session.terminal.on_event, fixed, sync_budget)
-    session.exit()
+            on_event, ledger = session.terminal.on_event, session.ledger()
+            session.report = run_check(named, device, directory, on_event, fixed, sync_budget, ledger)
+    session.exit(known)
 
 
 @main.command()
@@ -233,6 +243,34 @@ def audit(specs: tuple[str, ...], compare: tuple[str, ...], device_name: str, as
         rows = measure(session.subjects((*specs, *(compare or ()))), device)
         show(rows, str(device), as_json)
         sys.exit(failed(rows))
+    raise AssertionError("a session that ends without an error has exited")
+
+
+@main.command()
+@click.argument("versions", nargs=-1)
+@click.option(
+    "--markdown", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Write it as a page besides."
+)
+@json_option
+def releases(versions: tuple[str, ...], markdown: Path | None, as_json: bool) -> NoReturn:
+    """Check vLLM releases, all that load or VERSIONS, and say what is known of what is found.
+
+    Exit status: 0 all that is found is known, 1 something is new, 2 something could not be judged.
+    """
+    with _Session(as_json) as session:
+        from fuzz.findings import write_atomically
+        from fuzz.releases import RELEASES, survey
+        from fuzz.releases_table import show
+
+        wanted = [version for version in RELEASES if version in versions] if versions else list(RELEASES)
+        unknown = sorted(set(versions) - set(RELEASES))
+        if unknown:
+            raise click.UsageError(f"no release that loads: {', '.join(unknown)}; those that do: {', '.join(RELEASES)}")
+        seen = survey(wanted, session.ledger(), lambda event: None)
+        show(seen, as_json)
+        if markdown is not None:
+            write_atomically(markdown, seen.as_markdown())
+        sys.exit(seen.exit_code)
     raise AssertionError("a session that ends without an error has exited")
 
 
@@ -316,9 +354,20 @@ class _Session:
             self.terminal.replay_options += f" --sync-budget {sync_budget}"
         return device
 
-    def exit(self) -> NoReturn:
+    def ledger(self) -> list["Known"]:
+        """What is known of failures: what ships, and the project's own.
+
+        Raises:
+            ScenarioError: an entry is damaged.
+        """
+        from fuzz.ledger import entries, shipped
+
+        return [*shipped(), *entries(KNOWN)]
+
+    def exit(self, known: str = "report") -> NoReturn:
         """Print the report and leave with its exit code."""
         assert self.report is not None
+        self.report.allows_known = known == "allow"
         self._write_reports(self.report)
         self.terminal.finished(self.report)
         sys.exit(self.report.exit_code)

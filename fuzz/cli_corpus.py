@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     import torch
 
     from fuzz.corpus import Rerun
+    from fuzz.ledger import Kind
 
 FINDINGS = Path(".poolproof/findings")
 REGRESSIONS = Path(".poolproof/regressions")
+KNOWN = Path(".poolproof/known")
 COULD_NOT_RUN = 2
 
 directory_argument = click.argument(
@@ -82,6 +84,33 @@ def promote(file: Path, name: str | None, directory: Path) -> None:
         click.echo(f"`poolproof check` runs {keep(file, directory, name)} from now on")
 
 
+@corpus.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--name", help="What to call it; the file's name if left out.")
+@click.option("--why", default="", help="What is wrong, and why it is left as it is.")
+@click.option("--url", default="", help="Where it is tracked.")
+@click.option(
+    "--kind", type=click.Choice(["fault", "limit", "demand"]), default="fault", show_default=True,
+    help="It is wrong; it serves nobody who hands it this; or more is asked than its maker promises.",
+)  # fmt: skip
+@click.option(
+    "--to", "directory", type=click.Path(path_type=Path, file_okay=False), default=KNOWN, show_default=True,
+    metavar="DIR", help="Where the ledger is; `fuzz` and `check` read that of the default.",
+)  # fmt: skip
+def accept(files: tuple[Path, ...], name: str | None, why: str, url: str, kind: "Kind", directory: Path) -> None:
+    """Enter findings into the ledger of known failures, so that `--known allow` lets them pass.
+
+    An entry that no longer reproduces is an error, so none outlives what it excuses.
+    """
+    with _told():
+        from fuzz.corpus import accept as enter
+
+        if name and len(files) > 1:
+            raise click.UsageError("--name is for one file")
+        for file in files:
+            click.echo(f"known from now on: {enter(file, directory, name or '', why, url, kind)}")
+
+
 def _tell(results: Iterable["Rerun"], gone: str = "") -> None:
     from fuzz.corpus import State
 
@@ -104,10 +133,11 @@ def _cpu() -> "torch.device":
 @contextmanager
 def _told() -> Iterator[None]:
     """Tell what can't be done, in one sentence."""
+    from impl.config import SubjectError
     from oracle.scenario import ScenarioError
 
     try:
         yield
-    except (ScenarioError, OSError) as error:
+    except (ScenarioError, SubjectError, OSError) as error:
         click.echo(f"could not run: {error}", err=True)
         sys.exit(COULD_NOT_RUN)

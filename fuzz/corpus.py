@@ -5,14 +5,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import torch
 
 from fuzz.cause import fingerprint
 from fuzz.findings import Finding, read, write_atomically
+from fuzz.ledger import VERSION as LEDGER_VERSION
+from fuzz.ledger import Kind
 from fuzz.replay import compared, replay
 from impl.config import SubjectError
-from oracle.scenario import Scenario, ScenarioError, dumps
+from impl.loading import load
+from oracle.scenario import Scenario, ScenarioError, dump_json, dumps
 
 
 class State(Enum):
@@ -93,10 +98,44 @@ def promote(file: Path, directory: Path, name: str | None = None) -> Path:
     """
     scenario, finding = read(file)
     what = name or (finding.contract if finding else file.stem)
-    stem = re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")
+    stem = _stem(what)
     path = directory / (f"{stem}.json" if name else f"{stem}-{fingerprint(scenario)}.json")
     write_atomically(path, dumps(scenario))
     return path
+
+
+def accept(file: Path, directory: Path, name: str, why: str, url: str = "", kind: Kind = "fault") -> Path:
+    """Enter a finding into a ledger: it is told as known from then on, and as an error once it is gone.
+
+    Returns:
+        Where the entry stands; the finding stays where it is.
+
+    Raises:
+        ScenarioError: the file is damaged, or holds no finding.
+        SubjectError: its subject can't be had.
+        OSError: it can't be read, or the entry can't be written.
+    """
+    scenario, finding = read(file)
+    if finding is None:
+        raise ScenarioError(f"{file} holds a scenario, not a finding")
+    subject = load(finding.spec)
+    entry: dict[str, Any] = {
+        "version": LEDGER_VERSION, "title": finding.message, "kind": kind, "product": subject.product,
+        "releases": f"=={subject.version}" if subject.version else "", "url": url, "story": why or finding.message,
+        "witnesses": [
+            {
+                "contract": finding.contract,
+                "scenario": {"version": scenario.version, **msgspec.to_builtins(scenario)},
+            }
+        ],
+    }  # fmt: skip
+    path = directory / f"{_stem(name or file.stem)}.json"
+    write_atomically(path, dump_json({key: value for key, value in entry.items() if value != ""}))
+    return path
+
+
+def _stem(what: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")
 
 
 def promoted(directory: Path) -> Iterator[Scenario]:

@@ -7,6 +7,7 @@ model would, sees each call of the pooler, and so pins a fault to the layer that
 import copy
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -17,7 +18,7 @@ from fuzz.world import World, params_given, params_of
 from impl.config import Subject, SubjectError
 from impl.engine import Engine, EngineConfig, EngineRequest, EngineStep, Span
 from oracle import contracts
-from oracle.contracts import AFTER, BEFORE, Call, Outcome, first_broken
+from oracle.contracts import AFTER, BEFORE, BEYOND_OWNERSHIP, OWNERSHIP, Call, Outcome, first_broken
 from oracle.rows import STALE
 from oracle.scenario import Traffic
 
@@ -42,6 +43,8 @@ class EngineRun:
         self._gone: set[str] = set()
         self._pristine_params = {name: params_of(request, subject) for name, request in world.requests.items()}
         self._given: tuple[Call, torch.Tensor, list[Any]] | None = None
+        self._borrowed: Judgement | None = None
+        """The first breach of ownership; the engine goes on with a new buffer each step."""
         options = world.scenario.options
         self._buffer = torch.full(
             (traffic.token_budget, options.hidden_size), STALE, dtype=world.universe.dtype, device=world.device
@@ -57,6 +60,8 @@ class EngineRun:
         """Take steps until every request has left, or one falls."""
         try:
             self._run()
+            if self._borrowed is not None:
+                return replace(self._borrowed, comparisons=self.comparisons)
             return Judgement(Verdict.HOLDS, self.comparisons)
         except Fallen as fallen:
             return fallen.judgement(self.comparisons, len(self.trace))
@@ -117,7 +122,10 @@ class EngineRun:
         """See `impl.engine.Observer.forward`."""
         self._spans = spans
         rows = torch.cat([self.world.universe.of(span.name, span.start, span.count) for span in spans])
-        self._buffer.fill_(STALE)
+        if self._borrowed is None:
+            self._buffer.fill_(STALE)
+        else:
+            self._buffer = torch.full_like(self._buffer, STALE)
         self._buffer[: rows.shape[0]] = rows
         return self._buffer[: rows.shape[0]]
 
@@ -161,7 +169,10 @@ class EngineRun:
             origin=self.world.universe.origin,
             finished=finished,
         )
-        broken = first_broken(AFTER, outcome)
+        broken = first_broken(AFTER if self._borrowed is None else BEYOND_OWNERSHIP, outcome)
+        if broken and broken.contract in OWNERSHIP:
+            self._borrowed = Fallen(Verdict.VIOLATES, broken.contract, broken.message).judgement(0, len(self.trace))
+            broken = first_broken(BEYOND_OWNERSHIP, outcome)
         if broken:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
         self.comparisons += len(call.names)

@@ -116,7 +116,13 @@ def _walk_batch(
         left = {name: lengths[name] - node.computed[name] for name in lengths}
         for step in steps_from(left, scenario.options.enable_chunked_prefill):
             coverage.transitions += 1
+            whole_before = run.borrowed is None
             reached = _take(run, node, step)
+            if whole_before and run.borrowed is not None:
+                # Told once a batch: with buffers that are not used again the walk goes on from there.
+                failed(
+                    _with_steps(scenario, (*node.path, step)), run.borrowed.judgement(run.comparisons, len(node.path))
+                )
             if isinstance(reached, Judgement):
                 failed(_with_steps(scenario, (*node.path, step)), reached)
                 continue

@@ -76,6 +76,8 @@ class Explanation:
     """Whether `place` is where it raised, rather than where the pooler begins."""
     replay: str
     count: int
+    known: str
+    """What the ledger calls it and where it is published; empty if it is new."""
 
 
 def explain(finding: Finding) -> Explanation:
@@ -96,12 +98,15 @@ def explain(finding: Finding) -> Explanation:
         raised=finding.verdict == "crashes",
         replay=f"poolproof replay {shlex.quote(finding.file)}" if finding.file else "",
         count=finding.count,
+        known=f"{finding.known} {finding.url}".strip(),
     )
 
 
 def facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     """Name and text of what is to be said below the drawing; what is not known is left out."""
     contract = explanation.contract
+    if explanation.known:
+        yield "known as", explanation.known
     yield "observed", explanation.observed
     yield "expected", explanation.expected
     if contract.rule != explanation.expected:

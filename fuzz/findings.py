@@ -13,6 +13,7 @@ import torch
 
 from fuzz.blame import Blame
 from fuzz.cause import Cause, cause, fingerprint
+from fuzz.ledger import Recalled
 from fuzz.shrink import shrink
 from fuzz.start import run
 from fuzz.verdict import Judgement
@@ -51,6 +52,10 @@ class Finding:
     """The step of the scenario at which it falls."""
     blame: Blame | None = None
     """Whose rows are wrong, if rows are."""
+    known: str = ""
+    """What the ledger calls it, if it has it."""
+    url: str = ""
+    """Where it is published, if the ledger says so."""
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -79,6 +84,8 @@ class Finding:
             "place": self.place,
             "count": self.count,
             "file": self.file,
+            "known": self.known,
+            "url": self.url,
             "scenario": {"version": self.scenario.version, **msgspec.to_builtins(self.scenario)},
         }
 
@@ -136,6 +143,8 @@ class Findings:
         self.directory = directory
         self.error = ""
         """Why a finding could not be kept, if so."""
+        self.recalled: list[Recalled] = []
+        """What the ledger knows of the subjects."""
         self._known: list[tuple[Cause, Finding]] = []
 
     def __iter__(self) -> Iterator[Finding]:
@@ -159,7 +168,7 @@ class Findings:
         for known in explained:
             self._known.remove(known)
             self._forget(known[1])
-        finding = replace(finding, count=1 + sum(known.count for _, known in explained))
+        finding = replace(self._recognised(made, finding), count=1 + sum(known.count for _, known in explained))
         self._known.append((made, self._kept(finding)))
         return self._known[-1][1]
 
@@ -173,13 +182,19 @@ class Findings:
     def _count(self, seen: Cause) -> bool:
         """Count a failure with the first finding that explains it, if one does."""
         alike = [place for place, (known, _) in enumerate(self._known) if _same_symptom(known, seen)]
-        explaining = [place for place in alike if self._known[place][0].explains(seen)]
+        explaining = [place for place, (known, _) in enumerate(self._known) if known.explains(seen)]
         if not explaining and len(alike) < MAX_ALIKE:
             return False
         place = (explaining or alike)[0]
         known, finding = self._known[place]
         self._known[place] = known, replace(finding, count=finding.count + 1)
         return True
+
+    def _recognised(self, own: Cause, finding: Finding) -> Finding:
+        for recalled in self.recalled:
+            if recalled.cause.explains(own):
+                return replace(finding, known=recalled.known.name, url=recalled.known.url)
+        return finding
 
     def _forget(self, finding: Finding) -> None:
         """Drop the file of a finding that another one explains."""
@@ -235,6 +250,8 @@ class _FindingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooling_type: str = ""
     step: int | None = None
     blame: Blame | None = None
+    known: str = ""
+    url: str = ""
 
 
 def read(path: Path) -> tuple[Scenario, Finding | None]:
@@ -263,4 +280,6 @@ def read(path: Path) -> tuple[Scenario, Finding | None]:
         file=str(path),
         step=kept.step,
         blame=kept.blame,
+        known=kept.known,
+        url=kept.url,
     )

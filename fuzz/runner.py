@@ -1,7 +1,8 @@
 """Drives one scenario through one subject, step by step, as an engine would, and judges it.
 
 The hidden-state buffer is one, reused and overwritten after each step; preemption clears the state;
-the caller's duties are checked before each call and the pooler's after it.
+the caller's duties are checked before each call and the pooler's after it. A pooler that keeps views of the
+buffer is noted, and from then on given a new one each step, so that what lies deeper shows too.
 """
 
 import copy
@@ -22,7 +23,17 @@ from fuzz.waits import Waits
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
 from oracle import contracts
-from oracle.contracts import AFTER, BEFORE, Call, Outcome, Violation, first_broken, wrong_result
+from oracle.contracts import (
+    AFTER,
+    BEFORE,
+    BEYOND_OWNERSHIP,
+    OWNERSHIP,
+    Call,
+    Outcome,
+    Violation,
+    first_broken,
+    wrong_result,
+)
 from oracle.device.audit import audit
 from oracle.device.bindings import bindings
 from oracle.device.memory import data
@@ -106,14 +117,18 @@ class Run:
         self._unread: tuple[int, list[list[HandedOut]]] = (0, [])
         """How much was launched by the end of the step before, and its outputs, which an async engine reads late."""
         self._vacated: list[Any] = []
+        self.borrowed: Fallen | None = None
+        """The first breach of ownership, if the pooler keeps or hands out views of the step's buffer."""
 
     def all_steps(self) -> Judgement:
         """Take every step of the scenario."""
-        index = 0
+        index, borrowed_at = 0, 0
         try:
             with late_copies(self.options.late_copies):
                 for step in self.world.scenario.steps:
                     self.step(step)
+                    if self.borrowed is None:
+                        borrowed_at += 1
                     index += 1
                 self._read_when_landed(*self._unread)
             grown = self.waits.growth()
@@ -126,6 +141,8 @@ class Run:
         except Exception:
             # A checker that fails has not checked: never a pass.
             return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), index)
+        if self.borrowed is not None:
+            return self.borrowed.judgement(self.comparisons, borrowed_at)
         return Judgement(Verdict.HOLDS, self.comparisons)
 
     def step(self, step: Step) -> None:
@@ -174,7 +191,8 @@ class Run:
         return torch.cat(parts) if parts else universe.rows[:0]
 
     def _fill_buffer(self, rows: torch.Tensor, padding: int) -> torch.Tensor:
-        hidden_states = self._buffer[: rows.shape[0] + padding]
+        num_rows = rows.shape[0] + padding
+        hidden_states = self._buffer[:num_rows] if self.borrowed is None else rows.new_empty(num_rows, rows.shape[1])
         hidden_states[: rows.shape[0]] = rows
         hidden_states[rows.shape[0] :] = torch.nan
         return hidden_states
@@ -323,35 +341,46 @@ class Run:
             record=record,
             allowed_waits=self.waits.allowed(call.names, call.pooling_type),
         )
-        broken = first_broken(AFTER, outcome)
+        broken = first_broken(AFTER if self.borrowed is None else BEYOND_OWNERSHIP, outcome)
+        if broken and broken.contract in OWNERSHIP:
+            self.borrowed = self._fallen(broken, call, outcome)
+            broken = first_broken(BEYOND_OWNERSHIP, outcome)
         if broken:
-            told = broken
-            # A pooler that is right in spite of the caller's mistake must not pay for it with waits.
-            excused = call.may_reject and broken.contract != "sync-budget"
-            if excused:
-                message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
-                told = Violation("reject-or-be-right", str(message))
-            place = _place_of_code(call.pool)
-            fallen = Fallen(Verdict.VIOLATES, told.contract, told.message, place, blame(outcome, self.world.universe))
-            fallen.beneath = broken.contract if excused else ""
-            raise fallen
+            raise self._fallen(broken, call, outcome)
         self.comparisons += max(1, len(call.names))
         if self.options.async_scheduling or self.options.late_copies:
             self._handed_out[-1].extend(outcome.pairs())
 
+    def _fallen(self, broken: Violation, call: PoolerCall, outcome: Outcome) -> Fallen:
+        told = broken
+        # A pooler that is right in spite of the caller's mistake must not pay for it with waits.
+        excused = call.may_reject and broken.contract != "sync-budget"
+        if excused:
+            message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
+            told = Violation("reject-or-be-right", str(message))
+        place = _place_of_code(call.pool)
+        fallen = Fallen(Verdict.VIOLATES, told.contract, told.message, place, blame(outcome, self.world.universe))
+        fallen.beneath = broken.contract if excused else ""
+        fallen.pooling_type = call.pooling_type
+        return fallen
+
     def _end_step(self, hidden_states: torch.Tensor) -> None:
-        """Overwrite the step's buffer, and read the outputs when an engine would."""
+        """Overwrite the step's buffer if it is used again, and read the outputs when an engine would."""
         if not self.options.async_scheduling:
             self._read_when_landed(STREAM.position(), self._handed_out)
-            hidden_states.fill_(STALE)
+            self._overwrite(hidden_states)
             self._handed_out = []
             return
-        hidden_states.fill_(STALE)
+        self._overwrite(hidden_states)
         self._read_late_outputs()
         if self.options.late_copies:
             self._read_when_landed(*self._unread)
             self._unread = STREAM.position(), self._handed_out
         self._handed_out = self._handed_out[-1:]
+
+    def _overwrite(self, hidden_states: torch.Tensor) -> None:
+        if self.borrowed is None:
+            hidden_states.fill_(STALE)
 
     def _read_late_outputs(self) -> None:
         """Look again at what this step and the last handed out, now that the buffer is overwritten."""

@@ -144,6 +144,8 @@ def _plainer_options(scenario: Scenario) -> Iterator[Scenario]:
                 for part, none in _defaults(Head):
                     if getattr(now, part) != none:
                         yield replace(scenario, options=replace(options, head=replace(now, **{part: none})))
+                if now.head_dtype not in (None, "float32"):
+                    yield replace(scenario, options=replace(options, head=replace(now, head_dtype="float32")))
     # Four columns rather than one: a row is then told from another's at a glance.
     for hidden_size in (4, 1, 2, 3):
         if hidden_size < options.hidden_size:

@@ -71,9 +71,14 @@ class Terminal:
         if len(report.findings) > 1:
             say("findings, each cause once, the smallest first:")
             for finding in report.findings:
-                say(escape(f"  {finding.contract}, {counted(finding.count, 'time')}: {headline(finding)}"))
+                known = f" (known as {finding.known})" if finding.known else ""
+                say(escape(f"  {finding.contract}, {counted(finding.count, 'time')}{known}: {headline(finding)}"))
         style = {"holds": "bold green", "violates": "bold red"}.get(report.verdict, "bold yellow")
-        told = f"{report.verdict}: {counted(len(report.findings), 'finding')} on {', '.join(report.subjects)}"
+        known_count = len(report.findings) - len(report.unknown)
+        told = (
+            f"{report.verdict}: {counted(len(report.findings), 'finding')}"
+            f"{f', of which known: {known_count},' if known_count else ''} on {', '.join(report.subjects)}"
+        )
         say(Text(told, style=style))
         if self.as_json:
             click.echo(json.dumps(to_builtins(report)))

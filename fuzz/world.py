@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -105,6 +106,27 @@ def params_given(request: Request) -> dict[str, Any]:
     if request.returned_token_ids is not None:
         optional["returned_token_ids"] = list(request.returned_token_ids)
     return optional
+
+
+def as_called(subject: Subject, scenario: Scenario) -> Scenario:
+    """The scenario as the subject can be asked for it: its calling convention, and no more than it has."""
+    options = scenario.options
+    changes: dict[str, Any] = {}
+    if options.rows not in subject.rows:
+        changes["rows"] = subject.rows[0]
+    if "open-head-dtype" in subject.lacks and options.level != "method" and options.head.head_dtype is None:
+        changes["head"] = msgspec.structs.replace(options.head, head_dtype="float32")
+    if "chunked-token-tasks" in subject.lacks and _comes_whole(scenario):
+        changes["enable_chunked_prefill"] = False
+    return msgspec.structs.replace(scenario, options=msgspec.structs.replace(options, **changes))
+
+
+def _comes_whole(scenario: Scenario) -> bool:
+    """Whether there are token tasks, and each one's prompt is computed in one step."""
+    lengths = {request.name: request.prompt_len for request in scenario.requests if request.is_token_task}
+    return bool(lengths) and all(
+        count == lengths.get(name, count) for step in scenario.steps for name, count in step.scheduled
+    )
 
 
 def supports(subject: Subject, scenario: Scenario) -> bool:

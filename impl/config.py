@@ -86,6 +86,8 @@ class Subject:
         api: the metadata classes it is to be handed.
         sync_budgets: by pooling type, how often a call may wait for the device; left out: never.
         spec: how the command line names it; its name if left out.
+        product: what it is a release of, for the ledger of known failures; its spec if left out.
+        version: the number of that release; empty where there is none.
         lacks: what it does not have and is not asked for.
 
     """
@@ -100,12 +102,16 @@ class Subject:
     """Makes an engine, where level `engine` is among the levels."""
     about: str = ""
     spec: str = ""
+    product: str = ""
+    version: str = ""
     lacks: frozenset[Lack] = frozenset()
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.spec:
             object.__setattr__(self, "spec", self.name)
+        if not self.product:
+            object.__setattr__(self, "product", self.spec)
 
     def sync_budget(self, pooling_type: str) -> SyncBudget:
         """What it declares for a pooling type."""

@@ -11,6 +11,7 @@ import torch
 
 from fuzz.campaign import Budget, Report, fuzz
 from fuzz.cause import Cause
+from fuzz.check import check_one
 from fuzz.findings import MAX_ALIKE, Finding, Findings
 from impl.config import Outputs, PoolerConfig, Subject
 from impl.hostsplit import HostSplit
@@ -95,6 +96,46 @@ def test_what_is_raised_at_one_line_is_told_once() -> None:
     report = search(raise_on_threes, serves=("ALL", "LAST", "CLS"))
     assert [finding.verdict for finding in report.findings] == ["crashes"]
     assert report.findings[0].place.startswith("tests/test_findings.py:")
+
+
+def test_what_is_raised_at_one_line_under_several_pooling_types_is_told_at_once() -> None:
+    told: list[Finding] = []
+    findings = Findings(None)
+    for number in range(6):
+        kind = ("ALL", "STEP")[number % 2]
+        finding, own = made({f"feature {9 - number}"}, 2)
+        own = replace(own, symptom="accepts-valid-input", pooling_type=kind, raised_at="mine.py:3")
+        found = findings.add(own, lambda finding=finding, own=own: (finding, own))  # type: ignore[misc]
+        told += [found] if found is not None else []
+    assert len(told) == 1
+    assert [finding.count for finding in findings] == [6]
+
+
+def test_a_fault_behind_views_of_the_buffer_is_told_too() -> None:
+    class KeepsViewsAndSwaps(HostSplit):
+        """Keeps views, and joins three chunks or more in the wrong order."""
+
+        def pool_all(self, hidden_states: torch.Tensor, metadata: Any) -> Rows:
+            cursor = metadata.get_pooling_cursor()
+            outputs: Rows = []
+            chunks = hidden_states.split_with_sizes(cursor.num_scheduled_tokens_cpu.tolist())
+            for state, chunk, done in zip(metadata.pooling_states, chunks, cursor.get_finished_mask(), strict=True):
+                kept = state.hidden_states_cache
+                kept.append(chunk)
+                outputs.append(torch.cat(kept[:1] + kept[:0:-1]) if done else None)
+                if done:
+                    state.clean()
+            return outputs
+
+    subject = Subject("keeps views", lambda config, _: KeepsViewsAndSwaps(config).pool_all, frozenset({"ALL"}))
+    report = fuzz([subject], Budget(max_scenarios=500), seed=1, device=CPU)
+    told = {finding.contract: finding for finding in report.findings}
+    assert set(told) == {"state-owns-its-rows", "values"}
+    assert len(told["state-owns-its-rows"].scenario.steps) == 1
+    assert len(told["values"].scenario.steps) == 3
+    walked = check_one(subject, CPU, None, lambda event: None)
+    assert {finding.contract for finding in walked.findings} == set(told)
+    assert "19,019 transitions" in walked.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,19 @@ import pytest
 import torch
 
 from fuzz.campaign import Budget, fuzz, scenarios
-from fuzz.check import as_called, regressions
+from fuzz.check import regressions
 from fuzz.draws import SeededDraw
 from fuzz.generator import generate
 from fuzz.mix import for_subjects
+from fuzz.releases import RELEASES
 from fuzz.start import run
 from fuzz.verdict import Verdict
-from fuzz.world import supports
+from fuzz.world import as_called, supports
 from impl.config import Subject
 from impl.loading import load
 from impl.vllm import fetch
 from oracle.scenario import POOLING_TYPES, Scenario
-from tests.releases import KNOWN, release
+from tests.releases import release
 
 pytestmark = pytest.mark.releases
 CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ def served(subject: Subject, count: int) -> list[Scenario]:
     return [scenario for scenario in drawn if supports(subject, scenario)]
 
 
-@pytest.mark.parametrize("version", KNOWN)
+@pytest.mark.parametrize("version", RELEASES)
 def test_every_pooling_type_holds_somewhere_at_each_level_and_no_checker_fails(version: str) -> None:
     subject = release(version)
     held: set[tuple[str, str]] = set()
@@ -61,7 +62,7 @@ def test_every_pooling_type_holds_somewhere_at_each_level_and_no_checker_fails(v
     assert held == {(level, kind) for level in ("method", "pooler") for kind in POOLING_TYPES}
 
 
-@pytest.mark.parametrize("version", KNOWN)
+@pytest.mark.parametrize("version", RELEASES)
 def test_what_a_release_lacks_is_read_off_its_classes(version: str) -> None:
     subject = release(version)
     assert subject.lacks == next(lacks for last, lacks in LACKS.items() if number(version) <= number(last))

@@ -26,6 +26,8 @@ class FindingForm(msgspec.Struct, forbid_unknown_fields=True):
     place: str
     count: int
     file: str | None
+    known: str
+    url: str
     scenario: Scenario
 
 

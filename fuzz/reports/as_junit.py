@@ -1,6 +1,6 @@
 """JUnit XML, for test dashboards: a suite for each subject, a case for each contract."""
 
-from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from junitparser.junitparser import FinalResult
 
 from fuzz.campaign import Report
@@ -17,7 +17,7 @@ def as_junit(report: Report) -> str:
         suite = TestSuite(subject)
         for contract in all_contracts():
             broken = [own for own in report.findings if (own.subject, own.contract) == (subject, contract.name)]
-            suite.add_testcase(_case(subject, contract.name, broken))
+            suite.add_testcase(_case(subject, contract.name, broken, report.allows_known))
         xml.add_testsuite(suite)
     doubts = [*report.doubts, *([report.error] if report.error else [])]
     if doubts:
@@ -31,11 +31,12 @@ def as_junit(report: Report) -> str:
     return text.decode()
 
 
-def _case(subject: str, contract: str, broken: list[Finding]) -> TestCase:
+def _case(subject: str, contract: str, broken: list[Finding], allows_known: bool) -> TestCase:
     case = TestCase(contract, subject)
     failures: list[FinalResult] = []
     for finding in broken:
-        failure = Failure(headline(finding), finding.contract)
+        kind = Skipped if allows_known and finding.known else Failure
+        failure = kind(headline(finding), finding.contract)
         failure.text = as_text(finding)
         failures.append(failure)
     case.result = failures

@@ -34,7 +34,10 @@ def as_sarif(report: Report) -> str:
                         "toolExecutionNotifications": [{"level": "error", "message": {"text": note}} for note in notes],
                     }
                 ],
-                "results": [_result(finding, places[finding.contract]) for finding in report.findings],
+                "results": [
+                    _result(finding, places[finding.contract], report.allows_known and bool(finding.known))
+                    for finding in report.findings
+                ],
             }
         ],
     }
@@ -51,7 +54,7 @@ def _rule(contract: Contract[Any]) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int) -> dict[str, Any]:
+def _result(finding: Finding, rule: int, allowed: bool) -> dict[str, Any]:
     told = explain(finding)
     path, _, line = finding.place.rpartition(":")
     where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": finding.subject, "kind": "module"}]}
@@ -61,7 +64,8 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
     return {
         "ruleId": finding.contract,
         "ruleIndex": rule,
-        "level": "error",
+        "level": "note" if allowed else "error",
+        "baselineState": "unchanged" if finding.known else "new",
         "message": {"text": f"{told.headline}\n\n{as_text(finding)}"},
         "locations": [where],
         "occurrenceCount": finding.count,

@@ -31,13 +31,14 @@ def subject(spec: str) -> Subject:
     library: Installed | Tree
     if spec == "vllm":
         library = Installed()
-        name, about = f"vllm {library.version}", "the installed release, unchanged"
+        name, about, version = f"vllm {library.version}", "the installed release, unchanged", library.version
     elif spec.startswith("vllm=="):
-        library = Tree(package_in(release(spec.removeprefix("vllm=="))))
+        version = spec.removeprefix("vllm==")
+        library = Tree(package_in(release(version)))
         name, about = spec, "a release's pooling layer on its own"
     else:
         library = Tree(package_in(Path(spec.removeprefix("vllm@")).expanduser()))
-        name, about = spec, f"the pooling layer of {library.sources.root} on its own"
+        name, about, version = spec, f"the pooling layer of {library.sources.root} on its own", ""
     found = layer(library)
     if isinstance(found, SingleFile) and isinstance(library, Installed):
         raise SubjectError(
@@ -53,5 +54,7 @@ def subject(spec: str) -> Subject:
         api=found.api,
         about=about,
         spec=spec,
+        product="vllm",
+        version=version,
         lacks=found.lacks(),
     )

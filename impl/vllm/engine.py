@@ -63,6 +63,7 @@ def subject(runner: str) -> Subject:
         build_engine=build,
         about=f"the installed scheduler with the {runner.upper()} runner",
         spec=f"vllm-{runner}",
+        version=parts.version,
     )
 
 

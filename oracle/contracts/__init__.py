@@ -20,14 +20,14 @@ from oracle.contracts.contract import (
     named,
 )
 from oracle.contracts.engine import batch_belongs_together, every_request_finishes, finishes_once, nothing_left_behind
-from oracle.contracts.pooler import accepts_valid_input, reject_or_be_right
+from oracle.contracts.pooler import BEYOND_OWNERSHIP, OWNERSHIP, accepts_valid_input, reject_or_be_right
 from oracle.contracts.runs import LADDER, state_determines_behaviour, waits_do_not_grow
 from oracle.contracts.seen import ANYTHING, Anything, Call, Outcome, tensors_in
 from oracle.contracts.telling import wrong_result
 
 __all__ = [
-    "AFTER", "ANYTHING", "BEFORE", "LADDER", "OTHER", "Anything", "Call", "Contract", "ContractError", "Outcome",
-    "Phase", "Violation", "accepts_valid_input", "all_contracts", "batch_belongs_together", "cursor_is_a_snapshot",
-    "every_request_finishes", "finishes_once", "first_broken", "named", "nothing_left_behind", "reject_or_be_right",
-    "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
+    "AFTER", "ANYTHING", "BEFORE", "BEYOND_OWNERSHIP", "LADDER", "OTHER", "OWNERSHIP", "Anything", "Call", "Contract",
+    "ContractError", "Outcome", "Phase", "Violation", "accepts_valid_input", "all_contracts", "batch_belongs_together",
+    "cursor_is_a_snapshot", "every_request_finishes", "finishes_once", "first_broken", "named", "nothing_left_behind",
+    "reject_or_be_right", "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
 ]  # fmt: skip

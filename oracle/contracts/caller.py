@@ -23,7 +23,8 @@ def cursor_complete(call: Call) -> str | None:
         if not isinstance(value, torch.Tensor):
             seen = "is not set" if value is None else f"is a {type(value).__name__}"
             return f"pooling_cursor.{name} {seen}, but should be a tensor with one integer a request"
-        if value.dtype not in INDEX_DTYPES or value.dim() != 1:
+        # Made of an empty list, a tensor holds floats, none of them.
+        if value.dim() != 1 or (value.numel() and value.dtype not in INDEX_DTYPES):
             return (
                 f"pooling_cursor.{name} has dtype {value.dtype} and {value.dim()} dimensions, but should hold "
                 "one integer a request"

@@ -1,9 +1,11 @@
 """After a step: the pooler's duties."""
 
+from typing import Final
+
 import torch
 
 from oracle.approx import Approx
-from oracle.contracts.contract import after, declare
+from oracle.contracts.contract import AFTER, Contract, after, declare
 from oracle.contracts.seen import ANYTHING, Outcome
 from oracle.contracts.telling import origins_of_rows, places_told, requests_told, shape_of, worst_element, wrong_row
 from oracle.device.memory import address, retained_bytes
@@ -189,6 +191,12 @@ def sync_budget(outcome: Outcome) -> str | None:
         f"{outcome.record.describe_waits()} for {requests_told(len(outcome.call.names))}, but should wait at most "
         f"{outcome.allowed_waits} times: {places_told(outcome.record.places())}"
     )
+
+
+OWNERSHIP: Final = frozenset(("state-owns-its-rows", "outputs-own-their-rows", "state-is-bounded"))
+"""What is broken by a view of the step's buffer. On buffers that are not used again a view does no harm, so a scenario
+can go on there and show what else is wrong."""
+BEYOND_OWNERSHIP: Final[list[Contract[Outcome]]] = [contract for contract in AFTER if contract.name not in OWNERSHIP]
 
 
 @declare("after")
