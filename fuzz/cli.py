@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from fuzz.bench.cli import bench
 from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, KNOWN, REGRESSIONS, corpus
 
 if TYPE_CHECKING:
@@ -291,6 +292,7 @@ def subjects() -> None:
 
 
 main.add_command(corpus)
+main.add_command(bench)
 
 
 class _Session:
