@@ -20,7 +20,7 @@ from fuzz.bench import run as bench_run
 from fuzz.bench.compare import SMALLEST, compare
 from fuzz.bench.limits import limit
 from fuzz.bench.measure import Times, interleave
-from fuzz.bench.prepared import Timed, WrongError, prepare
+from fuzz.bench.prepared import Prepared, Stage, Timed, WrongError
 from fuzz.bench.table import markdown
 from fuzz.bench.workloads import BATCHES, Workload, workloads
 from fuzz.cli import main
@@ -40,6 +40,12 @@ def samples(scale: float, seed: int, rounds: int = 100) -> Times:
     draw = np.random.default_rng(seed)
     times = scale * (1 + 0.02 * draw.standard_normal(rounds))
     return np.asarray(np.where(draw.random(rounds) < 0.2, times * draw.uniform(1, 4, rounds), times))
+
+
+def prepare(workload: str, subject: Subject) -> Prepared:
+    """The subject, proved right on the workload."""
+    with torch.inference_mode():
+        return Stage(WORKLOADS[workload], CPU).prepare(subject)
 
 
 def invoke(*arguments: object) -> Result:
@@ -87,7 +93,7 @@ def test_the_grid_has_all_batch_sizes() -> None:
 @pytest.mark.parametrize("workload", ["all-short-8", "step-8", "mean-8", "chunked-async-8", "token-embed-mixed-8"])
 def test_what_is_right_is_timed_on_what_it_was_proved_on(name: str, workload: str) -> None:
     with torch.inference_mode():
-        prepared = prepare(WORKLOADS[workload], BUILTIN[name], CPU)
+        prepared = prepare(workload, BUILTIN[name])
         for _ in range(3):
             if prepared.timed.reset is not None:
                 prepared.timed.reset()
@@ -98,7 +104,7 @@ def test_what_is_right_is_timed_on_what_it_was_proved_on(name: str, workload: st
 
 def test_a_chunked_step_finds_the_same_states_each_time() -> None:
     with torch.inference_mode():
-        timed = prepare(WORKLOADS["chunked-8"], BUILTIN["packed"], CPU).timed
+        timed = prepare("chunked-8", BUILTIN["packed"]).timed
         assert timed.reset is not None
         seen = []
         for _ in range(2):
@@ -117,7 +123,7 @@ def test_a_chunked_step_finds_the_same_states_each_time() -> None:
 def test_what_is_wrong_is_not_timed(slip: str, workload: str, tmp_path: Path) -> None:
     bad = load(subjects.write(tmp_path, slip))
     with pytest.raises(WrongError), torch.inference_mode():
-        prepare(WORKLOADS[workload], bad, CPU)
+        prepare(workload, bad)
     result = invoke("bench", "--compare", "packed", bad.spec, "--workload", workload)
     assert result.exit_code == 1
     assert "is not timed" in result.output
@@ -125,10 +131,10 @@ def test_what_is_wrong_is_not_timed(slip: str, workload: str, tmp_path: Path) ->
 
 
 def test_right_poolers_are_timed_on_one_memory() -> None:
+    stage = Stage(WORKLOADS["all-short-8"], CPU)
     with torch.inference_mode():
-        one = prepare(WORKLOADS["all-short-8"], BUILTIN["packed"], CPU)
-        other = prepare(WORKLOADS["all-short-8"], BUILTIN["hostsplit"], CPU, like=one.rows)
-    assert other.rows is one.rows
+        packed, hostsplit = (stage.prepare(BUILTIN[name]) for name in ("packed", "hostsplit"))
+    assert packed.rows is hostsplit.rows
 
 
 # What is told of samples.
@@ -200,14 +206,14 @@ def test_more_rounds_are_taken_while_samples_scatter(monkeypatch: pytest.MonkeyP
 
 def test_the_limit_of_views_makes_one_tensor_a_request() -> None:
     with torch.inference_mode():
-        prepared = prepare(WORKLOADS["all-ragged-8"], BUILTIN["packed"], CPU)
+        prepared = prepare("all-ragged-8", BUILTIN["packed"])
         views = limit("views", prepared).call()
     assert [len(view) for view in views] == prepared.counts
 
 
 def test_the_limit_of_reading_covers_every_byte() -> None:
     with torch.inference_mode():
-        prepared = prepare(WORKLOADS["mean-8"], BUILTIN["packed"], CPU)
+        prepared = prepare("mean-8", BUILTIN["packed"])
         total = limit("read", prepared).call()
     assert total == prepared.rows.view(torch.int64).sum()
 

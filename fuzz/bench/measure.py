@@ -36,8 +36,8 @@ def interleave(participants: Sequence[Timed], rounds: int, device: torch.device,
     Returns:
         One array (rounds,) a participant; the same place in two of them is the same round.
     """
-    sample = _on_cuda if device.type == "cuda" else _on_cpu
-    calls = [_warm_up(timed, sample) for timed in participants]
+    sample = _sampler(device)
+    calls = [warm_up(timed, device) for timed in participants]
     taken = np.empty((len(participants), rounds))
     order = np.random.default_rng(seed)
     with _without_garbage_collection():
@@ -47,13 +47,18 @@ def interleave(participants: Sequence[Timed], rounds: int, device: torch.device,
     return list(taken)
 
 
-def _warm_up(timed: Timed, sample: Callable[[Timed, int], float]) -> int:
+def warm_up(timed: Timed, device: torch.device) -> int:
     """Call it until it runs at its pace, and see how many calls make a sample."""
+    sample = _sampler(device)
     stop = time.perf_counter() + _WARM_UP_S
     call_s = sample(timed, 1)
     while time.perf_counter() < stop:
         call_s = min(call_s, sample(timed, 1))
     return max(1, min(_MAX_CALLS, round(SAMPLE_S / max(call_s, 1e-7))))
+
+
+def _sampler(device: torch.device) -> Callable[[Timed, int], float]:
+    return _on_cuda if device.type == "cuda" else _on_cpu
 
 
 def _on_cpu(timed: Timed, calls: int) -> float:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from fuzz.bench.workloads import Workload
-from fuzz.start import run
+from fuzz.start import start
 from fuzz.verdict import Judgement, Verdict
-from fuzz.world import as_called, supports
+from fuzz.world import World, as_called, supports
 from impl.config import Level, PoolerConfig, PoolFn, Subject, SubjectError
 from oracle.contracts import tensors_in
 from oracle.rows import same_bits
@@ -105,25 +105,47 @@ class Prepared:
     """Rows of each request."""
 
 
-def prepare(workload: Workload, subject: Subject, device: torch.device, like: torch.Tensor | None = None) -> Prepared:
-    """Prove a subject right on a workload; if its rows are those of `like`, it is timed on that very memory.
+class Stage:
+    """A workload on a device, on which one subject after the other is proved."""
 
-    Raises:
-        WrongError: a contract is broken.
-        SubjectError: the subject does not serve the workload.
-    """
-    if not serves(subject, workload):
-        raise SubjectError(f"{subject.name} does not serve the workload {workload.name}")
-    recorder = _Recorder(subject)
-    judgement = run(as_called(subject, workload.scenario), recorder.recording(), device)
-    if judgement.verdict is not Verdict.HOLDS:
-        raise WrongError(subject, workload, judgement)
-    recorded = recorder.calls[workload.call]
-    recorded.restore()
-    if like is not None and like.shape == recorded.rows.shape and same_bits(like, recorded.rows):
-        recorded.rows = like
-    counts = recorded.metadata.pooling_cursor.num_scheduled_tokens_cpu.tolist()
-    return Prepared(Timed(subject.name, *_work(workload, recorded, device)), recorded.rows, counts)
+    def __init__(self, workload: Workload, device: torch.device) -> None:
+        self.workload = workload
+        self.device = device
+        self._worlds: dict[str, World] = {}
+        self._rows: list[torch.Tensor] = []
+
+    def prepare(self, subject: Subject) -> Prepared:
+        """Prove a subject right; those that are handed the same rows are timed on the same memory.
+
+        Raises:
+            WrongError: a contract is broken.
+            SubjectError: the subject does not serve the workload.
+        """
+        if not serves(subject, self.workload):
+            raise SubjectError(f"{subject.name} does not serve the workload {self.workload.name}")
+        recorder = _Recorder(subject)
+        judgement = start(self._world(subject), recorder.recording()).all_steps()
+        if judgement.verdict is not Verdict.HOLDS:
+            raise WrongError(subject, self.workload, judgement)
+        recorded = recorder.calls[self.workload.call]
+        recorded.restore()
+        recorded.rows = self._shared(recorded.rows)
+        counts = recorded.metadata.pooling_cursor.num_scheduled_tokens_cpu.tolist()
+        return Prepared(Timed(subject.name, *_work(self.workload, recorded, self.device)), recorded.rows, counts)
+
+    def _world(self, subject: Subject) -> World:
+        scenario = as_called(subject, self.workload.scenario)
+        rows = scenario.options.rows
+        if rows not in self._worlds:
+            self._worlds[rows] = World(scenario, self.device)
+        return self._worlds[rows]
+
+    def _shared(self, rows: torch.Tensor) -> torch.Tensor:
+        for known in self._rows:
+            if known.shape == rows.shape and same_bits(known, rows):
+                return known
+        self._rows.append(rows)
+        return rows
 
 
 def _work(

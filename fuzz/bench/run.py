@@ -14,7 +14,7 @@ import torch
 from fuzz.bench.compare import Comparison, compare
 from fuzz.bench.limits import limit
 from fuzz.bench.measure import Times, interleave
-from fuzz.bench.prepared import Prepared, Timed, prepare, serves
+from fuzz.bench.prepared import Stage, Timed, serves
 from fuzz.bench.workloads import Workload, workloads
 from impl.config import Subject, SubjectError
 
@@ -91,10 +91,8 @@ def bench(
     if not serves(subjects[0], workload):
         return []
     with torch.inference_mode():
-        ready: list[Prepared] = []
-        for subject in subjects:
-            if serves(subject, workload):
-                ready.append(prepare(workload, subject, device, ready[0].rows if ready else None))
+        stage = Stage(workload, device)
+        ready = [stage.prepare(subject) for subject in subjects if serves(subject, workload)]
         participants = [prepared.timed for prepared in ready]
         if workload.limit is not None:
             participants.append(limit(workload.limit, ready[0]))
