@@ -67,7 +67,7 @@ class Packed(Methods):
     def step_rows(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Rows | None:
         """The step's tagged rows in the returned columns, packed; None if requests differ in the columns."""
         wanted = [params.returned_token_ids for params in metadata.pooling_params]
-        if any(columns != wanted[0] for columns in wanted):
+        if wanted and wanted.count(wanted[0]) != len(wanted):
             return None
         rows = _tagged(hidden_states, metadata)
         if not wanted or not wanted[0]:
@@ -158,7 +158,7 @@ def _tagged(hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Rows:
     cursor = metadata.get_pooling_cursor()
     counts = _scheduled(cursor, hidden_states)
     tags = [params.step_tag_id for params in metadata.pooling_params]
-    if all(tag is None for tag in tags):
+    if tags.count(None) == len(tags):
         return Rows(hidden_states, counts, cursor.seq_lens_cpu.tolist(), cursor.prompt_lens_cpu.tolist(), owned=False)
     if metadata.prompt_token_ids_cpu is None:
         raise CursorError("prompt_token_ids_cpu is not set, but is needed to find the steps")

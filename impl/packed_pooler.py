@@ -62,8 +62,8 @@ class PackedPooler:
 
 def _alike(params: Sequence[PoolingParams]) -> bool:
     """Whether one call can serve all."""
-    first = params[0]
-    return all(own.dimensions == first.dimensions and own.use_activation == first.use_activation for own in params)
+    ways = [(own.dimensions, own.use_activation) for own in params]
+    return ways.count(ways[0]) == len(ways)
 
 
 def _finish_each(task: str, rows: Outputs, params: Sequence[PoolingParams]) -> list[torch.Tensor | None]:

@@ -1,8 +1,9 @@
 """Takes times: interleaved rounds in one process, on the CPU's clock or by CUDA events.
 
-In each round every participant has one sample, in an order drawn anew, so that whatever slows the machine
-slows all of them. A sample during which the system took the processor away is taken again: the time it
-spent waiting says nothing of the code. Time that the code itself waits is counted. Nothing here knows of poolers.
+In each round every participant has one sample, in an order drawn anew and then turned round, so that whatever
+slows the machine slows all of them. A sample during which the system took the processor away is taken again:
+the time it spent waiting says nothing of the code. Time that the code itself waits is counted. Nothing here
+knows of poolers.
 """
 
 import gc
@@ -40,9 +41,12 @@ def interleave(participants: Sequence[Timed], rounds: int, device: torch.device,
     calls = [warm_up(timed, device) for timed in participants]
     taken = np.empty((len(participants), rounds))
     order = np.random.default_rng(seed)
+    places = list(range(len(participants)))
     with _without_garbage_collection():
         for number in range(rounds):
-            for place in order.permutation(len(participants)):
+            # Each order is followed by its reverse, so that everyone is as often first as last.
+            places = places[::-1] if number % 2 else order.permutation(len(participants)).tolist()
+            for place in places:
                 taken[place, number] = 1e6 * sample(participants[place], calls[place])
     return list(taken)
 
@@ -74,6 +78,8 @@ def _on_cpu(timed: Timed, calls: int) -> float:
 def _by_clock(timed: Timed, calls: int) -> float:
     call, reset, clock = timed.call, timed.reset, time.perf_counter
     if reset is None:
+        # What lies in the caches is what this one left there, not the one before it.
+        call()
         started = clock()
         for _ in range(calls):
             call()
