@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from fuzz.bench.cli import bench
 from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, LEDGER, REGRESSIONS, corpus, corpus_defaults
 
 if TYPE_CHECKING:
@@ -401,6 +402,7 @@ def subjects() -> None:
 
 
 main.add_command(corpus)
+main.add_command(bench)
 
 
 class _Session:
