@@ -40,6 +40,7 @@ def run(subject: str, *arguments: str) -> list[Any]:
     command = [sys.executable, "-m", "fuzz", *arguments, "--subject", subject, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert done.stdout, done.stderr
     found: list[Any] = json.loads(done.stdout.splitlines()[-1])["findings"]
     return found
 
@@ -56,7 +57,10 @@ def number(release: str) -> tuple[int, ...]:
 
 
 def of(contract: str, findings: Sequence[Any]) -> list[Any]:
-    return [found for found in findings if found["contract"] == contract]
+    """The findings of a contract, each of which the ledger knows."""
+    found = [finding for finding in findings if finding["contract"] == contract]
+    assert all(finding.get("url", "").startswith("https://github.com/vllm-project/vllm/pull/") for finding in found)
+    return found
 
 
 DROPPED: Final = "finishes-once"
