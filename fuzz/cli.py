@@ -37,6 +37,24 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+class Size(click.ParamType[int]):
+    """An amount of memory such as 500MB or 4GB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes."""
+        number, unit = str(value).strip().upper()[:-2], str(value).strip().upper()[-2:]
+        factor = {"MB": 1 << 20, "GB": 1 << 30}.get(unit, 0)
+        try:
+            size = int(float(number) * factor)
+        except (ValueError, OverflowError):
+            size = 0
+        if size <= 0:
+            self.fail(f"{value!r} is not an amount of memory; say for example 500MB or 4GB", param, ctx)
+        return size
+
+
 subject_option = click.option(
     "--subject", "specs", multiple=True, metavar="SPEC",
     help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2, path/to/file.py:factory or "
@@ -73,6 +91,14 @@ class ReportForm(click.ParamType[tuple[str, Path]]):
         return form, Path(path or f".poolproof/{self.default_names[form]}")
 
 
+hang_option = click.option(
+    "--hang-after", type=Duration(), default="10s", show_default=True, metavar="TIME",
+    help="How long a scenario may take before its process is ended and it counts as one that hangs.",
+)  # fmt: skip
+memory_option = click.option(
+    "--memory-limit", type=Size(), default="4GB", show_default=True, metavar="SIZE",
+    help="How much each process may allocate beyond what it begins with, on Linux and not with CUDA.",
+)  # fmt: skip
 ledger_option = click.option(
     "--ledger", "ledger_directory", type=click.Path(path_type=Path, file_okay=False), default=LEDGER,
     show_default=True, metavar="DIR", help="The project's own known failures, besides those that ship.",
@@ -154,6 +180,22 @@ def _defaults(found: "Found", ctx: click.Context) -> dict[str, Any]:
 )
 @click.option("--max-scenarios", type=click.IntRange(min=1), metavar="N", help="Stop after N scenarios.")
 @click.option("--seed", type=click.IntRange(min=0), help="Repeats a run; drawn and printed if left out.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes that share the scenarios; what is found doesn't depend on it. 0: in this process, unprotected.",
+)
+@hang_option
+@memory_option
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on where the campaign stopped, or was killed, that kept its findings in the same place; "
+    "--max-scenarios counts those before too.",
+)
 @device_option
 @budget_option
 @save_option
@@ -163,7 +205,8 @@ def _defaults(found: "Found", ctx: click.Context) -> dict[str, Any]:
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, sync_budget: int | None, directory: Path, ledger_directory: Path, known: str,
+    workers: int, hang_after: float, memory_limit: int | None, resume: bool, device_name: str,
+    sync_budget: int | None, directory: Path, ledger_directory: Path, known: str,
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
@@ -172,17 +215,29 @@ def fuzz(
 
         from fuzz.campaign import Budget
         from fuzz.campaign import fuzz as run_campaign
+        from fuzz.expendable import Limits
+        from fuzz.state import kept_in
+        from fuzz.workers import in_workers
 
+        if resume and not workers:
+            raise click.UsageError("--resume needs a worker process; leave out --workers 0")
         if max_time is None and max_scenarios is None:
             max_time = Duration().convert(DEFAULT_MAX_TIME, None, None)
+        subjects = session.subjects(specs, sync_budget)
+        device = session.device(device_name, sync_budget)
+        state = kept_in(directory) if resume else None
+        if state is not None:
+            state.check([subject.spec for subject in subjects], device, seed)
+            seed = state.seed
         session.report = run_campaign(
-            session.subjects(specs, sync_budget),
+            subjects,
             Budget(max_time, max_scenarios),
             secrets.randbelow(1 << 32) if seed is None else seed,
-            session.device(device_name, sync_budget),
+            device,
             directory,
             session.terminal.on_event,
             session.ledger(ledger_directory),
+            in_workers(workers, Limits(hang_after, memory_limit), state) if workers else None,
         )
     session.exit(known)
 
@@ -211,7 +266,7 @@ def check(
     """
     with _Session(as_json, reports) as session:
         from fuzz.campaign import Report
-        from fuzz.check import check as run_check
+        from fuzz.check_each import check as run_check
         from fuzz.corpus import promoted
         from fuzz.since import changed_since
 
@@ -231,10 +286,11 @@ def check(
 @subject_option
 @device_option
 @budget_option
+@click.option("--alone", is_flag=True, help="Without what the finding takes to have been run in the process before.")
 @report_option
 @json_option
 def replay(
-    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None,
+    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None, alone: bool,
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Run a saved finding or scenario again.
@@ -245,7 +301,7 @@ def replay(
         from fuzz.replay import replay as run_replay
 
         device = session.device(device_name, sync_budget)
-        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget)
+        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget, alone)
     session.exit()
 
 

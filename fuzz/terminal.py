@@ -142,11 +142,11 @@ class Terminal:
             self._legend_is_due = False
         say()
         for name, text in facts(told):
-            self._fact(name, text + self.replay_options if name == "replay" else text)
+            self._fact(name, text + self.replay_options if name.startswith("replay") else text)
 
     def _fact(self, name: str, text: str) -> None:
         fact = Text.assemble((f"{name}: ", "bold"), text)
-        if self.console.is_terminal and name != "replay":
+        if self.console.is_terminal and not name.startswith("replay"):
             self.console.print(Padding(fact, (0, 0, 0, 2)), soft_wrap=False)
         else:
             # On one line, so that it can be searched for, or copied into a shell.

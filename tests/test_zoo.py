@@ -20,7 +20,7 @@ from tests.flock import FLOCK
 from tests.zoo import CALLERS, ZOO
 from tests.zoo.callers import good_caller
 from tests.zoo.heads import Apart
-from tests.zoo.joints import Chunked, Cut, Last, Layer, Means, Steps
+from tests.zoo.joints import Chunked, Cut, Filtering, Last, Layer, Means, Steps
 from tests.zoo.register import BadCaller, BadPooler, layer_of, subject_of
 
 CPU = torch.device("cpu")
@@ -31,6 +31,8 @@ OF_ENGINES = {"batch-belongs-together", "every-request-finishes", "finishes-once
 """Contracts that only an engine can break; `test_engine` has the bad engines."""
 OF_DEVICES = {"sync-budget", "waits-do-not-grow"}
 """Contracts that no pooler breaks on a CPU; `zoo_sim` has those that break them on the simulated device."""
+OF_PROCESSES = {"comes-back", "process-survives", "same-answer-again"}
+"""Contracts that show only where a subject has a process of its own; `test_workers` has those that break them."""
 BETWEEN_RUNS = "state-determines-behaviour"
 """The one contract that no single run can show; `check` does."""
 
@@ -42,6 +44,7 @@ JOINTS = (
     subject_of(Means, ("MEAN",)),
     layer_of(Layer, "layer", ("ALL", "STEP", "CLS", "LAST", "MEAN")),
     layer_of(Apart, "apart", ("ALL", "LAST")),
+    layer_of(Filtering, "filtering", ("ALL",), ("bos-eos-filter",)),
 )
 """What the members of the zoo are made of; each is right."""
 
@@ -102,7 +105,7 @@ def test_a_right_pooler_is_left_alone(subject: Subject) -> None:
 
 def test_each_contract_has_a_member_that_it_should_catch() -> None:
     expected = {contract for bad in ZOO for contract in bad.contracts} | {bad.contract for bad in CALLERS}
-    assert expected | OF_ENGINES | OF_DEVICES == {contract.name for contract in all_contracts()}
+    assert expected | OF_ENGINES | OF_DEVICES | OF_PROCESSES == {contract.name for contract in all_contracts()}
 
 
 def test_each_member_says_how_it_came_about() -> None:

@@ -1,5 +1,6 @@
 """After a step: the pooler's duties."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -200,6 +201,19 @@ BEYOND_OWNERSHIP: Final[list[Contract[Outcome]]] = [contract for contract in AFT
 
 
 @declare("after")
+def query_is_let_go(kept: int, needed: Sequence[str]) -> str | None:
+    """A query's rows are kept for late interaction until the last of its documents is scored or gone, no longer.
+
+    Why: a client may go at any time, and its query is of no use to others.
+    Without it: device memory grows with every client that goes before its documents are scored.
+    """
+    if kept <= len(needed):
+        return None
+    told = f"those of {', '.join(needed)}" if needed else "none"
+    return f"the rows of {kept} quer{'y' if kept == 1 else 'ies'} are kept, but {told} should be"
+
+
+@declare("after")
 def accepts_valid_input(error: Exception) -> str | None:
     """A pooler serves every schedule that an engine can produce.
 
@@ -207,6 +221,26 @@ def accepts_valid_input(error: Exception) -> str | None:
     Without it: one unusual batch takes the server down.
     """
     return f"raised {type(error).__name__}: {error}"
+
+
+@declare("after")
+def comes_back() -> str | None:
+    """A call of a pooler comes back.
+
+    Why: an engine makes one step at a time and waits for it.
+    Without it: the server stands still, with every request in it, and reports no error.
+    """
+    return "did not come back within the time that a scenario may take"
+
+
+@declare("after")
+def process_survives(how: str) -> str | None:
+    """A call of a pooler leaves the process alive, and memory for others.
+
+    Why: an engine can catch an exception, but not a signal or an exit.
+    Without it: one batch takes the server down, and nothing in its log says which.
+    """
+    return how
 
 
 @declare("after")

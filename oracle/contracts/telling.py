@@ -63,6 +63,7 @@ def origins_of_rows(outcome: Outcome, actual: torch.Tensor) -> str:
     rows = actual if actual.dim() == 2 else actual[None]
     if (
         not rows.numel()
+        or rows.dim() != 2
         or rows.shape[-1] != outcome.call.hidden_states.shape[-1]
         or rows.dtype != outcome.call.hidden_states.dtype
     ):
