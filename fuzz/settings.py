@@ -118,16 +118,21 @@ def _table(path: Path) -> Any:
 
 
 def _settings(table: Any, path: Path) -> Settings:
-    keys = [field.encode_name for field in msgspec.structs.fields(Settings)]
     for key in table if isinstance(table, dict) else ():
-        if key not in keys:
-            nearest = get_close_matches(key, keys, 1)
-            told = f"did you mean {nearest[0]!r}?" if nearest else f"those there are: {', '.join(keys)}"
+        if key not in keys():
+            nearest = get_close_matches(key, keys(), 1)
+            told = f"did you mean {nearest[0]!r}?" if nearest else f"those there are: {', '.join(keys())}"
             raise SettingsError(f"{path}: there is no key {key!r}; {told}")
     try:
         return msgspec.convert(table, Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{path}: {error}") from None
+
+
+def keys() -> dict[str, str]:
+    """Each key, and what it means."""
+    properties = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    return {key: told["description"] for key, told in properties.items()}
 
 
 def schema() -> str:

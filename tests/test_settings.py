@@ -3,12 +3,11 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from fuzz.cli import main
-from fuzz.settings import COMMANDS, Settings, find, schema
+from fuzz.settings import COMMANDS, find, keys
 from tests import subjects
 
 
@@ -105,10 +104,8 @@ def test_a_table_that_is_none_is_told(project: Path) -> None:
     assert "pyproject.toml: Expected `object`, got `int`" in result.stderr
 
 
-def test_every_key_is_an_option_and_the_published_schema_is_current() -> None:
-    keys = {field.encode_name for field in msgspec.structs.fields(Settings)}
-    assert keys == {key for taken in COMMANDS.values() for key in taken}
+def test_every_key_is_an_option() -> None:
+    assert set(keys()) == {key for taken in COMMANDS.values() for key in taken}
     for command, taken in COMMANDS.items():
         options = {option for param in main.commands[command].params for option in param.opts}
         assert {f"--{key}" for key in taken} <= options
-    assert Path("docs/settings.schema.json").read_text() == schema()
