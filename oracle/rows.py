@@ -123,18 +123,18 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return data(tensor).view(_BITS[tensor.element_size()])
 
 
-def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype hold the same bytes, any nan being as good as another.
+def same_numbers(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype hold the same numbers.
 
-    For to copy is not always to keep a nan's bits: torch's gather of bfloat16 on CPUs changes them.
+    A nan is a nan: on the way through another dtype the bits of its payload change, and no one can tell.
     """
-    ours, theirs = bits(left), bits(right)
-    return torch.equal(ours, theirs) or bool(((ours == theirs) | (data(left).isnan() & data(right).isnan())).all())
+    left, right = data(left), data(right)
+    return torch.equal(left, right) or bool(((left == right) | (left.isnan() & right.isnan())).all())
 
 
 @lru_cache(maxsize=64)
-def weight(in_features: int, out_features: int, seed: int) -> torch.Tensor:
-    """Head weights (out_features, in_features), float32: three entries of 2**-5 a row, one negative.
+def weight(in_features: int, out_features: int, seed: int, scale: float = 1 / 32) -> torch.Tensor:
+    """Head weights (out_features, in_features), float32: three entries of `scale` a row, one negative.
 
     Sparse and powers of two, so that products are exact in every dtype, sums stay far from overflow,
     and the result still depends on which row went in. Features at which another column would do no
@@ -143,33 +143,34 @@ def weight(in_features: int, out_features: int, seed: int) -> torch.Tensor:
     matrix = torch.zeros(out_features, in_features)
     for out in range(out_features):
         for term, sign in enumerate((1.0, 1.0, -1.0)):
-            matrix[out, (out * 7 + term * (5 + seed % 11) + seed) % in_features] += sign / 32
+            matrix[out, (out * 7 + term * (5 + seed % 11) + seed) % in_features] += sign * scale
     return matrix
 
 
 @lru_cache(maxsize=256)
-def _weight_on(device: torch.device, in_features: int, out_features: int, seed: int) -> torch.Tensor:
+def _weight_on(device: torch.device, in_features: int, out_features: int, seed: int, scale: float) -> torch.Tensor:
     """The weights on a device, as a served model has them before the first request."""
     with unaudited():
-        return weight(in_features, out_features, seed).to(device, non_blocking=True)
+        return weight(in_features, out_features, seed, scale).to(device, non_blocking=True)
 
 
 class Linear:
-    """A projector or classifier: callable on rows (..., in_features); bias-free.
+    """A learned layer: callable on rows (..., in_features); bias-free, with weights of one size, a power of two.
 
     It multiplies in float32 whatever the dtype, for torch's bfloat16 kernels on CPUs mix neighbouring
     rows where one holds inf and the width is odd (seen with torch 2.13): a fault of no pooler's.
     """
 
-    def __init__(self, out_features: int, seed: int) -> None:
+    def __init__(self, out_features: int, seed: int, scale: float = 1 / 32) -> None:
         self.out_features = out_features
         self.seed = seed
+        self.scale = scale
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows (..., in_features) to (..., out_features) of the same dtype."""
-        matrix = _weight_on(rows.device, rows.shape[-1], self.out_features, self.seed)
+        matrix = _weight_on(rows.device, rows.shape[-1], self.out_features, self.seed, self.scale)
         return torch.nn.functional.linear(rows.float(), matrix).to(rows.dtype)
 
     def matrix(self, in_features: int) -> torch.Tensor:
         """The weights (out_features, in_features) in float32 on the host."""
-        return weight(in_features, self.out_features, self.seed)
+        return weight(in_features, self.out_features, self.seed, self.scale)

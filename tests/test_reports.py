@@ -1,6 +1,7 @@
 """Reports: each form says the same, parses as what it claims to be, and keeps what it is given from leaking out."""
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,23 @@ def test_sarif_points_from_results_to_rules_and_sources(report: Report) -> None:
         place = result["locations"][0]["physicalLocation"]
         path = place["artifactLocation"]["uri"].removeprefix("file://")
         assert "def pool" in Path(path).read_text().splitlines()[place["region"]["startLine"] - 1]
+
+
+@pytest.mark.skipif(
+    "SARIF_SCHEMA" not in os.environ, reason="`tox -e sarif` fetches the schema of SARIF 2.1.0 and names it"
+)
+@pytest.mark.parametrize("known", ["", "an entry"])
+@pytest.mark.parametrize("allows_known", [False, True])
+def test_sarif_is_what_its_own_schema_says(report: Report, known: str, allows_known: bool) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(Path(os.environ["SARIF_SCHEMA"]).read_text())
+    url = "https://example.org/1" if known else ""
+    findings = [replace(finding, known=known, url=url) for finding in report.findings]
+    log = json.loads(as_sarif(replace(report, findings=findings, allows_known=allows_known, error=known)))
+    jsonschema.validate(log, schema)
+    log["runs"][0]["results"][0]["level"] = "fatal"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(log, schema)
 
 
 def test_github_annotations_take_a_line_each(report: Report) -> None:

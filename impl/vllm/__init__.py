@@ -5,10 +5,12 @@ SPECs: `vllm==0.33.0`, fetched once and then offline; `vllm@DIR`, a checkout or 
 the harness; with `vllm-v1` and `vllm-v2` the engine is the installed vLLM's too.
 """
 
+from functools import partial
 from pathlib import Path
 
 from impl.config import Subject, SubjectError
 from impl.vllm import engine
+from impl.vllm.adapter import LateInteraction, verify
 from impl.vllm.fetch import release
 from impl.vllm.installed import Installed
 from impl.vllm.layer import SingleFile, layer
@@ -57,4 +59,6 @@ def subject(spec: str) -> Subject:
         product="vllm",
         version=version,
         lacks=found.lacks(),
+        verify=verify,
+        late_interaction=partial(LateInteraction, library),
     )

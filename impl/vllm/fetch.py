@@ -23,7 +23,7 @@ from impl.vllm.stubs import is_kept
 
 VERSION: Final = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*")
 MANIFEST: Final = "poolproof.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
 """To be raised when `is_kept` keeps more: what an older poolproof fetched is then fetched again."""
 
 # The sources are the same for every platform, so each gets the same wheel.

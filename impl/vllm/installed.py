@@ -22,6 +22,8 @@ class Installed(Library):
         SubjectError: vLLM is not installed.
     """
 
+    whole = True
+
     def __init__(self) -> None:
         # A plain wheel asks for a platform at import; the pooling layer needs none.
         os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
@@ -34,6 +36,10 @@ class Installed(Library):
             )
         super().__init__(Path(found.origin).parent)
         self.version = version("vllm")
+
+    def excerpt(self, name: str) -> Any:
+        """See `Library.excerpt`."""
+        return getattr(self.load("vllm.model_executor.models.bert"), name, None)
 
     def load(self, module: str) -> ModuleType:
         """See `Library.load`."""

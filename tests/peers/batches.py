@@ -13,7 +13,7 @@ from fuzz.campaign import scenarios
 from fuzz.mix import for_subjects
 from impl.builtin import BUILTIN
 from oracle.reference import pool
-from oracle.rows import Universe, same_bits
+from oracle.rows import Universe, same_numbers
 from oracle.scenario import POOLING_TYPES, Options, PoolingType, Request, Scenario
 
 CPU: Final = torch.device("cpu")
@@ -112,7 +112,7 @@ def assert_same(actual: Sequence[torch.Tensor] | torch.Tensor, due: Sequence[tor
     for got, right in zip(actual, due, strict=True):
         assert got.shape == right.shape
         assert got.dtype is right.dtype
-        assert same_bits(got.contiguous(), right.contiguous())
+        assert same_numbers(got.contiguous(), right.contiguous())
 
 
 def _batch(scenario: Scenario) -> Batch:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from oracle.rows import MODULUS, Linear, Universe, bits, same_bits
+from oracle.rows import MODULUS, Linear, Universe, bits, same_numbers
 from oracle.scenario import Options, Scenario
 from tests.peers.batches import CPU, SEED, batches, drawn, request
 
@@ -48,13 +48,13 @@ def test_a_row_is_found_wherever_numpy_finds_it() -> None:
             assert universe.sources(row) == [owners[at] for at in np.flatnonzero(equal.all(axis=1))]
 
 
-def test_the_same_bits_are_numpys_same_bytes_or_both_nan() -> None:
+def test_the_same_numbers_are_numpys_same_bytes_or_both_nan() -> None:
     generator = np.random.default_rng(SEED)
     for batch in batches(200):
         left = batch.packed
         right = left[torch.from_numpy(generator.permutation(len(left)))] if generator.random() < 0.7 else left.clone()
         equal = np.array_equal(left.double().numpy(), right.double().numpy(), equal_nan=True)
-        assert same_bits(left, right) == equal
+        assert same_numbers(left, right) == equal
         assert equal or bits(left).numpy().tobytes() != bits(right).numpy().tobytes()
 
 
@@ -65,4 +65,4 @@ def test_layers_are_numpys_products_rounded_once() -> None:
             continue
         layer = Linear(7, batch.options.seed)
         exact = batch.packed.double().numpy() @ layer.matrix(batch.packed.shape[1]).double().numpy().T
-        assert same_bits(layer(batch.packed), (torch.from_numpy(exact) + 0.0).to(batch.dtype))
+        assert same_numbers(layer(batch.packed), (torch.from_numpy(exact) + 0.0).to(batch.dtype))

@@ -1,4 +1,4 @@
-"""Where rows are only moved, the reference and every peer agree bit for bit: nan, inf, -0.0 and all."""
+"""Where rows are only moved, the reference and every peer agree to the last number: nan, inf and all."""
 
 from typing import Any, Literal
 
