@@ -106,7 +106,8 @@ def _realistic(values: Ints, seed: int) -> Any:
 
 
 def _key(row: torch.Tensor) -> bytes:
-    return bits(row.cpu().contiguous()).numpy().tobytes()
+    row = row.cpu().contiguous()
+    return bits(row).masked_fill(row.isnan(), -1).numpy().tobytes()
 
 
 def _show(row: torch.Tensor) -> str:
@@ -118,7 +119,7 @@ _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bytes as integers, so that nan equals itself and 0.0 differs from -0.0."""
+    """The same bytes as integers, so that a nan equals itself and 0.0 differs from -0.0."""
     return data(tensor).view(_BITS[tensor.element_size()])
 
 

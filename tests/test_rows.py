@@ -65,6 +65,14 @@ def test_a_nan_is_a_nan_whatever_its_payload() -> None:
     assert same_numbers(nan[:1], nan[1:])
 
 
+def test_a_row_of_nan_is_named_whatever_its_payload() -> None:
+    # torch.gather changes it, in bfloat16 on a CPU.
+    there = universe([3], dtype="bfloat16")
+    there.rows[1] = torch.nan
+    row = there.of("a", 1, 1)[0]
+    assert there.origin(torch.full_like(bits(row), -1).view(torch.bfloat16)) == there.origin(row) == "request a, token 1"
+
+
 def test_weights_are_exact_and_depend_on_the_seed() -> None:
     matrix = weight(33, 5, 1)
     assert torch.equal(matrix.to(torch.float16).float(), matrix)
