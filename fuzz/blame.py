@@ -9,7 +9,7 @@ import torch
 from oracle.approx import Approx
 from oracle.contracts import Outcome
 from oracle.reference import Expected
-from oracle.rows import STALE, Universe, same_bits
+from oracle.rows import STALE, Universe, same_numbers
 
 MAX_WRONG_ROWS: Final = 32
 """Wrong rows told one by one; a long prompt may have thousands."""
@@ -87,7 +87,7 @@ def _differ(expected: Expected, got: torch.Tensor, count: int) -> list[bool]:
         value, error = (part.reshape(-1, got.shape[1])[:count] for part in (expected.value, expected.error))
         return [bool(row.any()) for row in Approx(value, error, expected.dtype).wrong(got[:count])]
     due = expected.reshape(-1, got.shape[1])
-    return [not same_bits(due[row], got[row]) for row in range(count)]
+    return [not same_numbers(due[row], got[row]) for row in range(count)]
 
 
 def _due(expected: Expected, row: int, name: str, universe: Universe) -> Origin:

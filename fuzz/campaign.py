@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import torch
 
 from fuzz.canary import CANARY
-from fuzz.cause import cause
+from fuzz.cause import Cause, cause
 from fuzz.draws import SeededDraw
 from fuzz.features import FLOOR, features, owed
 from fuzz.findings import Finding, Findings, from_failure
@@ -32,6 +33,8 @@ from oracle.scenario import Scenario
 STRETCH: Final = 16
 """Scenarios drawn from one mix before the swarm moves on."""
 SHRINK_TIME_S: Final = 4.0
+EXIT_CODES: Final = {"holds": 0, "skipped": 0, "violates": 1, "error": 2, "inconclusive": 3}
+"""By how a run ended."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Progressed:
     findings: int
     elapsed_s: float
     now: str = ""
+    missing: Sequence[str] = ()
+    """Features of the mix that have not come up yet."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Found:
 
 Event = Started | Progressed | Found
 Listener = Callable[[Event], None]
+Maker = Callable[[], tuple[Finding, Cause]]
 
 
 @dataclass
@@ -116,8 +122,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 holds or skipped, 1 violated, 2 could not run, 3 inconclusive."""
-        return {"holds": 0, "skipped": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
+        """See `EXIT_CODES`."""
+        return EXIT_CODES[self.verdict]
 
 
 class Campaign:
@@ -137,6 +143,8 @@ class Campaign:
         self.findings = Findings(directory)
         self.report = Report([subject.name for subject in subjects], None)
         self.shrink_time_s = SHRINK_TIME_S if shrinks else 0.0
+        self.owed: set[str] = set()
+        """Features that the run should have had when it is long enough."""
         self.started_s = time.monotonic()
         self._last_told_s = 0.0
 
@@ -166,8 +174,8 @@ class Campaign:
                 else:
                     self.report.notes.append(f"known of the newest release, but not here: {absent.told}")
 
-    def settle(self, scenario: Scenario, subject: Subject, judgement: Judgement) -> None:
-        """Count a judgement and keep what it shows."""
+    def settle(self, scenario: Scenario, subject: Subject, judgement: Judgement, make: Maker | None = None) -> None:
+        """Count a judgement and keep what it shows; `make` looks into a failure that is new."""
         report = self.report
         report.comparisons += judgement.comparisons
         report.verdicts[judgement.verdict.value] += 1
@@ -176,7 +184,7 @@ class Campaign:
         if judgement.verdict.is_finding:
             found = self.findings.add(
                 cause(subject.name, scenario, judgement),
-                lambda: from_failure(scenario, subject, judgement, self.device, self.shrink_time_s),
+                make or partial(from_failure, scenario, subject, judgement, self.device, self.shrink_time_s),
             )
             report.findings = list(self.findings)
             if found is not None:
@@ -193,7 +201,8 @@ class Campaign:
         if at_once or elapsed_s - self._last_told_s > 0.2:
             self._last_told_s = elapsed_s
             report = self.report
-            self.listener(Progressed(report.scenarios, report.comparisons, len(self.findings), elapsed_s, now))
+            missing = sorted(self.owed - set(report.mix))
+            self.listener(Progressed(report.scenarios, report.comparisons, len(self.findings), elapsed_s, now, missing))
 
     def finish(self) -> Report:
         """Close the run; one that compared nothing proves nothing."""
@@ -209,6 +218,10 @@ class Campaign:
         return report
 
 
+Search = Callable[[Campaign, Mix, int, Budget], None]
+"""Has a campaign judge the scenarios of a mix and a seed until the budget is spent."""
+
+
 def fuzz(
     subjects: Sequence[Subject],
     budget: Budget,
@@ -217,8 +230,11 @@ def fuzz(
     directory: Path | None = None,
     listener: Listener = lambda event: None,
     ledger: Sequence[Known] = (),
+    search: Search | None = None,
 ) -> Report:
     """Search for scenarios on which the subjects are wrong, and tell which of these the ledger knows.
+
+    The scenarios are run in this process, unless `search` says otherwise.
 
     Raises:
         SubjectError: a subject's factory can't make what it says it supports, or not on the device.
@@ -229,30 +245,36 @@ def fuzz(
     mix = for_subjects(subjects, device.type == SIMULATED)
     if not mix.levels:
         raise SubjectError(f"{', '.join(campaign.report.subjects)}: an engine makes its own tensors, not on {device}")
+    campaign.owed = owed(mix)
     try:
         with torch.inference_mode():
             _sing(campaign)
             campaign.open_ledger(ledger)
-            for scenario in scenarios(mix, seed):
-                if _spent(campaign, budget):
-                    break
-                campaign.judge(scenario)
-                campaign.tell()
+            (search or in_this_process)(campaign, mix, seed, budget)
     except KeyboardInterrupt:
         campaign.report.interrupted = True
     report = campaign.finish()
-    missing = owed(mix) - set(report.mix)
+    missing = campaign.owed - set(report.mix)
     if report.scenarios >= FLOOR and missing:
         campaign.doubt(f"the mix was lost: {report.scenarios} scenarios without {', '.join(sorted(missing))}")
     return report
 
 
-def scenarios(mix: Mix, seed: int) -> Iterator[Scenario]:
-    """The scenarios of a seed, without end; number i depends on seed and i alone."""
-    for stretch in count():
+def in_this_process(campaign: Campaign, mix: Mix, seed: int, budget: Budget) -> None:
+    """Judge one scenario after another; a subject that ends the process ends the campaign."""
+    for scenario in scenarios(mix, seed):
+        if _spent(campaign, budget):
+            break
+        campaign.judge(scenario)
+        campaign.tell()
+
+
+def scenarios(mix: Mix, seed: int, first: int = 0) -> Iterator[Scenario]:
+    """The scenarios of a seed from number `first` on, without end; number i depends on seed and i alone."""
+    for stretch in count(first // STRETCH):
         swarmed = swarm(mix, SeededDraw(seed * 1_000_003 + stretch))
-        for place in range(STRETCH):
-            yield generate(SeededDraw((seed << 40) + stretch * STRETCH + place), swarmed)
+        for index in range(max(first, stretch * STRETCH), (stretch + 1) * STRETCH):
+            yield generate(SeededDraw((seed << 40) + index), swarmed)
 
 
 def _spent(campaign: Campaign, budget: Budget) -> bool:

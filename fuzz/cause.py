@@ -79,6 +79,7 @@ def _details(scenario: Scenario) -> list[str]:
     # What is subtracted or divided by is one number as good as another.
     found = [name if name.startswith("logit_") else f"{name} {value}" for name, value in head]
     found += ["a head dtype"] if options.head.head_dtype is not None else []
+    found += [name for name, _ in departures(options.model)] if options.model else []
     found += [f"malformed {options.malformed}"] if options.malformed else []
     longest = max((request.prompt_len for request in requests), default=0)
     found += [f"{count} requests" for count in SIZES if len(requests) >= count]

@@ -1,13 +1,10 @@
 """The pre-merge check: deterministic, exhaustive where the scope is small, fixed scenarios beyond it.
 
-Each subject runs in a process of its own when there are several, so that none can disturb another.
+`fuzz.check_each` runs it for several subjects, each in a process of its own.
 """
 
-import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -17,7 +14,7 @@ from typing import Final
 
 import torch
 
-from fuzz.campaign import Budget, Campaign, Found, Listener, Report, Started, scenarios
+from fuzz.campaign import Budget, Campaign, Listener, Report, Started, scenarios
 from fuzz.draws import Draw, SeededDraw, exhaust
 from fuzz.exhaustive import Coverage, Scope, steps_from, walk
 from fuzz.findings import read
@@ -29,9 +26,7 @@ from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import as_called
 from impl.config import Subject
-from impl.loading import load
 from oracle import contracts
-from oracle.device.named import named
 from oracle.device.ops import NAME as SIMULATED
 from oracle.scenario import Options, Request, Scenario, Step
 
@@ -81,12 +76,14 @@ def _check(campaign: Campaign, subject: Subject, fixed: Sequence[Scenario]) -> N
     if "ALL" in subject.supports and "method" in subject.levels:
         _walk(campaign, subject)
         _sample_paths(campaign, subject)
-    for mix in small_scopes(subject):
+    for mix in (*small_scopes(subject), *part_scopes(subject)):
         counted = 0
         for scenario in exhaust(partial(generate, mix=mix)):
             counted += bool(campaign.judge(scenario))
             campaign.tell("small scopes")
         what = " and ".join(mix.pooling_types)
+        what += " behind a filter of BOS and EOS" * (mix.p_filter > 0) + " behind a dense layer" * (mix.p_dense > 0)
+        what += " with late interaction" * (mix.p_late > 0)
         campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
     mix = for_subjects([subject], campaign.device.type == SIMULATED)
     for scenario in islice(scenarios(mix, FIXED_SEED), FIXED_SCENARIOS):
@@ -183,78 +180,21 @@ def small_scopes(subject: Subject) -> Iterator[Mix]:
         yield replace(MIXED_SMALL, rows=subject.rows, p_unchunked=unchunked)
 
 
+def part_scopes(subject: Subject) -> Iterator[Mix]:
+    """The same for the parts that a whole layer has besides heads and dispatch."""
+    if "pooler" not in subject.levels:
+        return
+    scope = replace(ALL_SMALL, levels=("pooler",), rows=subject.rows[:1], lacks=subject.lacks, min_requests=1)
+    if "ALL" in subject.supports and "bos-eos-filter" not in subject.lacks:
+        yield replace(scope, max_requests=1, max_tokens=3, p_filter=1)
+    if "LAST" in subject.supports and "dense-head" not in subject.lacks:
+        yield replace(scope, pooling_types=("LAST",), max_tokens=1, p_second_task=1, p_params=0.5, p_dense=1)
+    if "ALL" in subject.supports and "late-interaction" not in subject.lacks:
+        yield replace(scope, min_requests=3, max_requests=3, max_tokens=1, p_abort=0.5, p_pause=0, p_late=1)
+
+
 def regressions() -> Iterator[Scenario]:
     """The fixed scenarios that ship with the package."""
     for entry in sorted(files("fuzz").joinpath("regressions").iterdir(), key=lambda item: item.name):
         if entry.name.endswith(".json"):
             yield read(Path(str(entry)))[0]
-
-
-def check(
-    specs: Sequence[str],
-    device: torch.device,
-    directory: Path | None,
-    listener: Listener,
-    fixed: Sequence[Scenario] = (),
-    sync_budget: int | None = None,
-    ledger: Sequence[Known] = (),
-) -> Report:
-    """Judge each subject named by its spec, on the scenarios of `fixed` besides those that ship.
-
-    The report tells which findings the ledger knows. A `sync_budget` takes the place of what each subject declares.
-
-    Raises:
-        SubjectError: a subject can't be had.
-    """
-    if len(specs) == 1:
-        return check_one(load(specs[0], sync_budget), device, directory, listener, fixed, ledger)
-    names = [load(spec).name for spec in specs]
-    listener(Started("check", names, None, str(device), Budget()))
-    # A fork has torch imported already; CUDA does not survive one.
-    forks = device.type != "cuda" and "fork" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if forks else "spawn")
-    workers = min(len(specs), (os.cpu_count() or 1) + 1)
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(_check_spec, spec, str(device), directory, fixed, sync_budget, ledger) for spec in specs]
-        _follow(futures, listener)
-        return merged([future.result() for future in futures])
-
-
-def _check_spec(
-    spec: str,
-    device: str,
-    directory: Path | None,
-    fixed: Sequence[Scenario],
-    sync_budget: int | None,
-    ledger: Sequence[Known],
-) -> Report:
-    torch.set_num_threads(1)
-    return check_one(load(spec, sync_budget), named(device), directory, lambda event: None, fixed, ledger)
-
-
-def _follow(futures: Sequence[Future[Report]], listener: Listener) -> None:
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            if future.exception() is None:
-                for finding in future.result().findings:
-                    listener(Found(finding))
-
-
-def merged(reports: Sequence[Report]) -> Report:
-    """One report out of several."""
-    whole = Report([], reports[0].seed)
-    for report in reports:
-        whole.subjects += report.subjects
-        whole.scenarios += report.scenarios
-        whole.comparisons += report.comparisons
-        whole.findings += report.findings
-        whole.mix += report.mix
-        whole.verdicts += report.verdicts
-        whole.doubts += report.doubts
-        whole.notes += report.notes
-        whole.elapsed_s = max(whole.elapsed_s, report.elapsed_s)
-        whole.interrupted |= report.interrupted
-        whole.error = whole.error or report.error
-    return whole

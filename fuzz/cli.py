@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from fuzz.bench.cli import bench
-from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, KNOWN, REGRESSIONS, corpus
+from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, LEDGER, REGRESSIONS, corpus, corpus_defaults
 
 if TYPE_CHECKING:
     import torch
 
     from fuzz.campaign import Report
     from fuzz.ledger import Known
+    from fuzz.settings import Found
 
 DEFAULT_MAX_TIME = "30s"
 
@@ -37,10 +38,28 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+class Size(click.ParamType[int]):
+    """An amount of memory such as 500MB or 4GB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes."""
+        number, unit = str(value).strip().upper()[:-2], str(value).strip().upper()[-2:]
+        factor = {"MB": 1 << 20, "GB": 1 << 30}.get(unit, 0)
+        try:
+            size = int(float(number) * factor)
+        except (ValueError, OverflowError):
+            size = 0
+        if size <= 0:
+            self.fail(f"{value!r} is not an amount of memory; say for example 500MB or 4GB", param, ctx)
+        return size
+
+
 subject_option = click.option(
     "--subject", "specs", multiple=True, metavar="SPEC",
-    help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2, path/to/file.py:factory or "
-    "package.module:factory. Repeatable. Left out: all built-ins.",
+    help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2 (also ==X.Y.Z or @DIR), "
+    "path/to/file.py:factory or package.module:factory. Repeatable. Left out: all built-ins.",
 )  # fmt: skip
 device_option = click.option(
     "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda", "sim"]), default="auto", show_default=True,
@@ -73,6 +92,18 @@ class ReportForm(click.ParamType[tuple[str, Path]]):
         return form, Path(path or f".poolproof/{self.default_names[form]}")
 
 
+hang_option = click.option(
+    "--hang-after", type=Duration(), default="10s", show_default=True, metavar="TIME",
+    help="How long a scenario may take before its process is ended and it counts as one that hangs.",
+)  # fmt: skip
+memory_option = click.option(
+    "--memory-limit", type=Size(), default="4GB", show_default=True, metavar="SIZE",
+    help="How much each process may allocate beyond what it begins with, on Linux and not with CUDA.",
+)  # fmt: skip
+ledger_option = click.option(
+    "--ledger", "ledger_directory", type=click.Path(path_type=Path, file_okay=False), default=LEDGER,
+    show_default=True, metavar="DIR", help="The project's own known failures, besides those that ship.",
+)  # fmt: skip
 known_option = click.option(
     "--known", type=click.Choice(["report", "allow"]), default="report", show_default=True,
     help="Whether a finding that the ledger of known failures has still counts, or only new ones do.",
@@ -95,11 +126,49 @@ def _version() -> str:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(_version(), prog_name="poolproof")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Judge pooling layers of LLM serving engines against an oracle, on any schedule.
+
+    What options are left out is taken from poolproof.toml, or [tool.poolproof] of pyproject.toml, of the nearest
+    directory upwards that has one.
 
     Exit status: 0 holds, 1 violated, 2 could not run, 3 inconclusive.
     """
+    from fuzz.settings import SettingsError, find
+
+    try:
+        found = find(Path.cwd())
+        if found is not None:
+            ctx.obj, ctx.default_map = found, _defaults(found, ctx)
+    except SettingsError as error:
+        click.echo(f"could not run: {error}", err=True)
+        sys.exit(COULD_NOT_RUN)
+
+
+def _defaults(found: "Found", ctx: click.Context) -> dict[str, Any]:
+    """The settings as click takes them: by command and parameter.
+
+    Raises:
+        SettingsError: an option can't take the value.
+    """
+    from fuzz.settings import COMMANDS, SettingsError
+
+    values = found.values()
+    defaults: dict[str, Any] = {}
+    for command, keys in COMMANDS.items():
+        options = {option: param for param in main.commands[command].params for option in param.opts}
+        defaults[command] = {}
+        for key in keys:
+            if key in values:
+                param = options[f"--{key}"]
+                try:
+                    param.type_cast_value(ctx, values[key])
+                except click.BadParameter as error:
+                    raise SettingsError(f"{found.path}: {error.message} - at `$.{key}`") from None
+                defaults[command][param.name] = values[key]
+    defaults["corpus"] = corpus_defaults(values)
+    return defaults
 
 
 @main.command()
@@ -112,16 +181,34 @@ def main() -> None:
 )
 @click.option("--max-scenarios", type=click.IntRange(min=1), metavar="N", help="Stop after N scenarios.")
 @click.option("--seed", type=click.IntRange(min=0), help="Repeats a run; drawn and printed if left out.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes that share the scenarios; what is found doesn't depend on it. 0: in this process, unprotected.",
+)
+@hang_option
+@memory_option
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on where the campaign stopped, or was killed, that kept its findings in the same place; "
+    "--max-scenarios counts those before too.",
+)
 @device_option
 @budget_option
 @save_option
+@ledger_option
 @known_option
 @report_option
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    device_name: str, sync_budget: int | None, directory: Path, known: str, reports: tuple[tuple[str, Path], ...],
-    as_json: bool,
+    workers: int, hang_after: float, memory_limit: int | None, resume: bool, device_name: str,
+    sync_budget: int | None, directory: Path, ledger_directory: Path, known: str,
+    reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
     with _Session(as_json, reports) as session:
@@ -129,17 +216,29 @@ def fuzz(
 
         from fuzz.campaign import Budget
         from fuzz.campaign import fuzz as run_campaign
+        from fuzz.expendable import Limits
+        from fuzz.state import kept_in
+        from fuzz.workers import in_workers
 
+        if resume and not workers:
+            raise click.UsageError("--resume needs a worker process; leave out --workers 0")
         if max_time is None and max_scenarios is None:
             max_time = Duration().convert(DEFAULT_MAX_TIME, None, None)
+        subjects = session.subjects(specs, sync_budget)
+        device = session.device(device_name, sync_budget)
+        state = kept_in(directory) if resume else None
+        if state is not None:
+            state.check([subject.spec for subject in subjects], device, seed)
+            seed = state.seed
         session.report = run_campaign(
-            session.subjects(specs, sync_budget),
+            subjects,
             Budget(max_time, max_scenarios),
             secrets.randbelow(1 << 32) if seed is None else seed,
-            session.device(device_name, sync_budget),
+            device,
             directory,
             session.terminal.on_event,
-            session.ledger(),
+            session.ledger(ledger_directory),
+            in_workers(workers, Limits(hang_after, memory_limit), state) if workers else None,
         )
     session.exit(known)
 
@@ -149,13 +248,18 @@ def fuzz(
 @device_option
 @budget_option
 @save_option
+@click.option(
+    "--regressions", type=click.Path(path_type=Path, file_okay=False), default=REGRESSIONS, show_default=True,
+    metavar="DIR", help="The project's own fixed scenarios, besides those that ship.",
+)  # fmt: skip
 @click.option("--since", metavar="REF", help="Only if the subject's pooling differs from this commit.")
+@ledger_option
 @known_option
 @report_option
 @json_option
 def check(
-    specs: tuple[str, ...], device_name: str, sync_budget: int | None, directory: Path, since: str | None,
-    known: str, reports: tuple[tuple[str, Path], ...], as_json: bool,
+    specs: tuple[str, ...], device_name: str, sync_budget: int | None, directory: Path, regressions: Path,
+    since: str | None, ledger_directory: Path, known: str, reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Run the pre-merge check: every schedule of a small scope, then fixed scenarios.
 
@@ -163,7 +267,7 @@ def check(
     """
     with _Session(as_json, reports) as session:
         from fuzz.campaign import Report
-        from fuzz.check import check as run_check
+        from fuzz.check_each import check as run_check
         from fuzz.corpus import promoted
         from fuzz.since import changed_since
 
@@ -171,9 +275,9 @@ def check(
         if since is not None and not changed_since(since, named):
             session.report = Report(named, None, skipped=f"nothing that bears on it has changed since {since}")
         else:
-            fixed = list(promoted(REGRESSIONS))
+            fixed = list(promoted(regressions))
             device = session.device(device_name, sync_budget)
-            on_event, ledger = session.terminal.on_event, session.ledger()
+            on_event, ledger = session.terminal.on_event, session.ledger(ledger_directory)
             session.report = run_check(named, device, directory, on_event, fixed, sync_budget, ledger)
     session.exit(known)
 
@@ -183,21 +287,26 @@ def check(
 @subject_option
 @device_option
 @budget_option
+@click.option("--alone", is_flag=True, help="Without what the finding takes to have been run in the process before.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH",
+    help="Write what the engine did, step by step; of one subject.",
+)  # fmt: skip
 @report_option
 @json_option
 def replay(
-    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None,
+    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None, alone: bool, trace: Path | None,
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
-    """Run a saved finding or scenario again.
+    """Run a saved finding, scenario or trace again.
 
-    Without --subject it runs on the subject that the finding names.
+    Without --subject it runs on the subject that the finding or the trace names.
     """
     with _Session(as_json, reports) as session:
         from fuzz.replay import replay as run_replay
 
         device = session.device(device_name, sync_budget)
-        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget)
+        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget, alone, trace)
     session.exit()
 
 
@@ -252,8 +361,9 @@ def audit(specs: tuple[str, ...], compare: tuple[str, ...], device_name: str, as
 @click.option(
     "--markdown", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Write it as a page besides."
 )
+@ledger_option
 @json_option
-def releases(versions: tuple[str, ...], markdown: Path | None, as_json: bool) -> NoReturn:
+def releases(versions: tuple[str, ...], markdown: Path | None, ledger_directory: Path, as_json: bool) -> NoReturn:
     """Check vLLM releases, all that load or VERSIONS, and say what is known of what is found.
 
     Exit status: 0 all that is found is known, 1 something is new, 2 something could not be judged.
@@ -267,7 +377,7 @@ def releases(versions: tuple[str, ...], markdown: Path | None, as_json: bool) ->
         unknown = sorted(set(versions) - set(RELEASES))
         if unknown:
             raise click.UsageError(f"no release that loads: {', '.join(unknown)}; those that do: {', '.join(RELEASES)}")
-        seen = survey(wanted, session.ledger(), lambda event: None)
+        seen = survey(wanted, session.ledger(ledger_directory), lambda event: None)
         show(seen, as_json)
         if markdown is not None:
             write_atomically(markdown, seen.as_markdown())
@@ -299,12 +409,16 @@ class _Session:
     """One command: its reader of events, its report, and its way out."""
 
     def __init__(self, as_json: bool, reports: tuple[tuple[str, Path], ...] = ()) -> None:
+        from fuzz.settings import Found
         from fuzz.terminal import Terminal
 
         self.reports = reports
-
         self.terminal: Terminal = Terminal(as_json)
         self.report: Report | None = None
+        found = click.get_current_context().find_object(Found)
+        if found is not None:
+            # Not on stdout, where `export` writes.
+            click.echo(f"settings: {found.path}", err=True)
 
     def __enter__(self) -> "_Session":
         import torch
@@ -356,7 +470,7 @@ class _Session:
             self.terminal.replay_options += f" --sync-budget {sync_budget}"
         return device
 
-    def ledger(self) -> list["Known"]:
+    def ledger(self, directory: Path) -> list["Known"]:
         """What is known of failures: what ships, and the project's own.
 
         Raises:
@@ -364,7 +478,7 @@ class _Session:
         """
         from fuzz.ledger import entries, shipped
 
-        return [*shipped(), *entries(KNOWN)]
+        return [*shipped(), *entries(directory)]
 
     def exit(self, known: str = "report") -> NoReturn:
         """Print the report and leave with its exit code."""

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FINDINGS = Path(".poolproof/findings")
 REGRESSIONS = Path(".poolproof/regressions")
-KNOWN = Path(".poolproof/known")
+LEDGER = Path(".poolproof/known")
 COULD_NOT_RUN = 2
 
 directory_argument = click.argument(
@@ -85,7 +85,12 @@ def promote(file: Path, name: str | None, directory: Path) -> None:
 
 
 @corpus.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--all", "every", is_flag=True, help="Each finding that is kept, but for those known already.")
+@click.option(
+    "--from", "findings", type=click.Path(path_type=Path, file_okay=False), default=FINDINGS, show_default=True,
+    metavar="DIR", help="Where --all finds them.",
+)  # fmt: skip
 @click.option("--name", help="What to call it; the file's name if left out.")
 @click.option("--why", default="", help="What is wrong, and why it is left as it is.")
 @click.option("--url", default="", help="Where it is tracked.")
@@ -94,21 +99,40 @@ def promote(file: Path, name: str | None, directory: Path) -> None:
     help="It is wrong; it serves nobody who hands it this; or more is asked than its maker promises.",
 )  # fmt: skip
 @click.option(
-    "--to", "directory", type=click.Path(path_type=Path, file_okay=False), default=KNOWN, show_default=True,
+    "--to", "directory", type=click.Path(path_type=Path, file_okay=False), default=LEDGER, show_default=True,
     metavar="DIR", help="Where the ledger is; `fuzz` and `check` read that of the default.",
 )  # fmt: skip
-def accept(files: tuple[Path, ...], name: str | None, why: str, url: str, kind: "Kind", directory: Path) -> None:
+def accept(
+    files: tuple[Path, ...], every: bool, findings: Path, name: str | None, why: str, url: str, kind: "Kind",
+    directory: Path,
+) -> None:  # fmt: skip
     """Enter findings into the ledger of known failures, so that `--known allow` lets them pass.
 
     An entry that no longer reproduces is an error, so none outlives what it excuses.
     """
+    if bool(files) == every:
+        raise click.UsageError("say which FILES, or --all")
+    if name and (every or len(files) > 1):
+        raise click.UsageError("--name is for one file")
     with _told():
         from fuzz.corpus import accept as enter
+        from fuzz.corpus import unknown
 
-        if name and len(files) > 1:
-            raise click.UsageError("--name is for one file")
-        for file in files:
+        new = unknown(findings) if every else list(files)
+        if not new:
+            click.echo(f"nothing in {findings} that isn't known")
+        for file in new:
             click.echo(f"known from now on: {enter(file, directory, name or '', why, url, kind)}")
+
+
+def corpus_defaults(values: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """What the settings say of where things are kept, by command and parameter."""
+    kept = dict.fromkeys(("list", "rerun", "prune"), "save")
+    keys = {**kept, "promote": "regressions", "accept": "ledger"}
+    defaults = {command: {"directory": values[key]} for command, key in keys.items() if key in values}
+    if "save" in values:
+        defaults.setdefault("accept", {})["findings"] = values["save"]
+    return defaults
 
 
 def _tell(results: Iterable["Rerun"], gone: str = "") -> None:

@@ -134,6 +134,19 @@ def accept(file: Path, directory: Path, name: str, why: str, url: str = "", kind
     return path
 
 
+def unknown(directory: Path) -> list[Path]:
+    """The files of a corpus whose findings no ledger had when they were found.
+
+    Raises:
+        ScenarioError: one of the files is damaged, or holds no finding.
+    """
+    kept = entries(directory)
+    for entry in kept:
+        if entry.problem:
+            raise ScenarioError(f"{entry.path}: {entry.problem}")
+    return [entry.path for entry in kept if entry.finding and not entry.finding.known]
+
+
 def _stem(what: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")
 

@@ -75,6 +75,8 @@ class Explanation:
     raised: bool
     """Whether `place` is where it raised, rather than where the pooler begins."""
     replay: str
+    before: int
+    """How many scenarios the process had been through, if it takes that to fail."""
     count: int
     known: str
     """What the ledger calls it and where it is published; empty if it is new."""
@@ -97,6 +99,7 @@ def explain(finding: Finding) -> Explanation:
         place=finding.place,
         raised=finding.verdict == "crashes",
         replay=f"poolproof replay {shlex.quote(finding.file)}" if finding.file else "",
+        before=0 if finding.before is None else finding.before.count,
         count=finding.count,
         known=f"{finding.known} {finding.url}".strip(),
     )
@@ -114,13 +117,22 @@ def facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield "why", f"{contract.why[:1].upper()}{contract.why[1:]} Without it: {contract.without}"
     if explanation.place:
         yield "raised at" if explanation.raised else "pooler at", explanation.place
-    if explanation.replay:
+    if explanation.replay and explanation.before:
+        yield "replay after the others", explanation.replay
+        yield "replay alone", f"{explanation.replay} --alone"
+    elif explanation.replay:
         yield "replay", explanation.replay
 
 
 def headline(finding: Finding) -> str:
     """One sentence in plain words, without the project's vocabulary."""
     where = "" if finding.step is None else f" in step {finding.step}"
+    if finding.verdict == "unstable":
+        return _unstable(finding)
+    if finding.verdict == "hangs":
+        return "The pooler does not come back, on input that an engine can produce."
+    if finding.contract == "process-survives":
+        return f"The pooler {finding.message}, on input that an engine can produce."
     if finding.verdict == "crashes":
         return f"The pooler raises an error{where}, on input that an engine can produce."
     if finding.contract == "reject-or-be-right":
@@ -136,6 +148,14 @@ def headline(finding: Finding) -> str:
         return f"In step {finding.step}, {said}." if where else f"{said[:1].upper()}{said[1:]}."
     cause = _cause(blame, finding.scenario, finding.step)
     return f"Request {blame.request} {_what(blame)}{where}{': ' + cause if cause else ''}."
+
+
+def _unstable(finding: Finding) -> str:
+    """What is said of a scenario that came out in two ways."""
+    if finding.contract == "state-determines-behaviour" and finding.before is not None:
+        others = counted(finding.before.count, "other scenario")
+        return f"The pooler fails after {others} in the same process, and not alone."
+    return "The pooler fails on one and the same input by chance."
 
 
 def _given(finding: Finding) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 import msgspec
 
 from fuzz.mix import Mix
-from oracle.scenario import Scenario
+from oracle.scenario import Scenario, refusal
 
 FLOOR: int = 500
 """Scenarios after which each feature of the mix should have come up, or the mix was lost."""
@@ -32,6 +32,11 @@ def features(scenario: Scenario) -> set[str]:
         "query_start_loc": options.query_start_loc,
         "counts rewritten": options.rewrites_counts,
         "late copies": options.late_copies,
+        "dense layer": options.head.dense and any(request.task == "classify" for request in scenario.requests),
+        "documents scored": any(request.query is not None for request in scenario.requests),
+        "params verified": options.model is not None,
+        "params refused": any(refusal(request, options) for request in scenario.requests),
+        "BOS and EOS filtered": options.filters_special_tokens,
         "malformed": options.malformed is not None,
         "prefix hit": any(request.num_cached_tokens for request in scenario.requests),
         "nonfinite": any(request.nan_at is not None or request.inf_at is not None for request in scenario.requests),
@@ -88,6 +93,14 @@ def owed(mix: Mix) -> set[str]:
         due.add("mixed tasks")
     if mix.p_late_copies:
         due.add("late copies")
+    if "pooler" in mix.levels and "ALL" in mix.pooling_types and "bos-eos-filter" not in mix.lacks:
+        due.add("BOS and EOS filtered")
+    if "pooler" in mix.levels and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types) and "dense-head" not in mix.lacks:
+        due.add("dense layer")
+    if "pooler" in mix.levels and "ALL" in mix.pooling_types and "late-interaction" not in mix.lacks:
+        due.add("documents scored")
+    if "pooler" in mix.levels and "params-verification" not in mix.lacks:
+        due.update(("params verified", "params refused"))
     return due
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -16,18 +16,39 @@ from fuzz.cause import Cause, cause, fingerprint
 from fuzz.ledger import Recalled
 from fuzz.shrink import shrink
 from fuzz.start import run
-from fuzz.verdict import Judgement
+from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.config import Subject
 from oracle.scenario import Scenario, check_version, convert, dump_json, from_builtins, parse_json
 
 FILE_VERSION: Final = 1
+NOT_SERVED: Final = Judgement(Verdict.HOLDS, 0)
+"""What becomes of a scenario that asks a subject for more than it serves."""
+Span = tuple[int, int]
+"""Scenarios of a campaign: the first, and the one after the last."""
 MAX_ALIKE: Final = 5
 """Findings of one subject, symptom and pooling type; beyond that, failures are counted with the first of them."""
 
 
 class ExportError(ValueError):
     """A finding that can't be put into the form asked for; the message says why."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a process had been through when a scenario failed in it: spans of a campaign's scenarios, in order.
+
+    They are drawn anew by the seed, for these subjects, by the same version of poolproof.
+    """
+
+    seed: int
+    specs: tuple[str, ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def count(self) -> int:
+        """How many scenarios."""
+        return sum(stop - first for first, stop in self.spans)
 
 
 @dataclass(frozen=True)
@@ -52,6 +73,8 @@ class Finding:
     """The step of the scenario at which it falls."""
     blame: Blame | None = None
     """Whose rows are wrong, if rows are."""
+    before: Before | None = None
+    """What it takes to have been run in the same process before, if it does not fail alone."""
     known: str = ""
     """What the ledger calls it, if it has it."""
     url: str = ""
@@ -84,42 +107,91 @@ class Finding:
             "place": self.place,
             "count": self.count,
             "file": self.file,
+            "before": None if self.before is None else msgspec.to_builtins(self.before),
             "known": self.known,
             "url": self.url,
             "scenario": {"version": self.scenario.version, **msgspec.to_builtins(self.scenario)},
         }
+
+    def to_file(self) -> dict[str, Any]:
+        """What a finding file says; `finding_from` reads it."""
+        return {"version": FILE_VERSION, "kind": "finding", **self.to_builtins()}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A judgement that speaks against a subject, with the scenario on which it was passed."""
+
+    scenario: Scenario
+    subject: str
+    spec: str
+    judgement: Judgement
+
+    @property
+    def cause(self) -> Cause:
+        """Why it fails, as far as can be known."""
+        return cause(self.subject, self.scenario, self.judgement)
+
+    def is_shown_by(self, scenario: Scenario, judgement: Judgement) -> bool:
+        """Whether another scenario fails in the same way, whatever it takes."""
+        if judgement.verdict is not self.judgement.verdict:
+            return False
+        mine = self.cause
+        return replace(cause(self.subject, scenario, judgement), needs=mine.needs) == mine
+
+    def finding(self) -> Finding:
+        """The failure as it is told."""
+        seen = self.judgement
+        return Finding(
+            subject=self.subject,
+            contract=seen.contract,
+            verdict=seen.verdict.value,
+            pooling_type=seen.pooling_type,
+            message=seen.message if seen.step is None else f"step {seen.step}: {seen.message}",
+            scenario=self.scenario,
+            place=relative(seen.place),
+            spec=self.spec,
+            step=seen.step,
+            blame=seen.blame,
+        )
+
+    def told(self) -> tuple[Finding, Cause]:
+        """The failure as it is told, and why it is."""
+        return self.finding(), self.cause
+
+
+def shrunk(
+    failure: Failure,
+    judge: Callable[[Scenario], Judgement],
+    max_time_s: float,
+    tell: Callable[[Scenario], None] = lambda scenario: None,
+) -> Scenario:
+    """The smallest scenario that fails in the same way; `judge` runs one, `tell` hears of each that does."""
+
+    def still_fails(candidate: Scenario) -> bool:
+        if not failure.is_shown_by(candidate, judge(candidate)):
+            return False
+        tell(candidate)
+        return True
+
+    return shrink(failure.scenario, still_fails, max_time_s).scenario
 
 
 def from_failure(
     scenario: Scenario, subject: Subject, judgement: Judgement, device: torch.device, max_shrink_s: float
 ) -> tuple[Finding, Cause]:
     """Shrink a failing scenario and tell what is wrong on the small one, and what it takes."""
-    wanted = cause(subject.name, scenario, judgement)
+    failure = Failure(scenario, subject.name, subject.spec, judgement)
 
-    def still_fails(candidate: Scenario) -> bool:
-        if not supports(subject, candidate):
-            return False
-        seen = run(candidate, subject, device)
-        return seen.verdict is judgement.verdict and _alike(cause(subject.name, candidate, seen), wanted)
+    def judge(candidate: Scenario) -> Judgement:
+        return run(candidate, subject, device) if supports(subject, candidate) else NOT_SERVED
 
-    smallest = shrink(scenario, still_fails, max_shrink_s).scenario
-    told = run(smallest, subject, device)
-    if not _alike(cause(subject.name, smallest, told), wanted):
-        # It does not fail twice in the same way: keep what was seen, on the scenario it was seen on.
-        smallest, told = scenario, judgement
-    finding = Finding(
-        subject=subject.name,
-        contract=told.contract,
-        verdict=told.verdict.value,
-        pooling_type=told.pooling_type,
-        message=told.message if told.step is None else f"step {told.step}: {told.message}",
-        scenario=smallest,
-        place=relative(told.place),
-        spec=subject.spec,
-        step=told.step,
-        blame=told.blame,
-    )
-    return finding, cause(subject.name, smallest, told)
+    smallest = shrunk(failure, judge, max_shrink_s)
+    told = judge(smallest)
+    if failure.is_shown_by(smallest, told):
+        failure = replace(failure, scenario=smallest, judgement=told)
+    # Otherwise it does not fail twice in the same way: keep what was seen, on the scenario it was seen on.
+    return failure.told()
 
 
 def relative(place: str) -> str:
@@ -129,11 +201,6 @@ def relative(place: str) -> str:
         if Path(path).is_relative_to(root):
             return f"{Path(path).relative_to(root)}{colon}{line}"
     return place
-
-
-def _alike(one: Cause, other: Cause) -> bool:
-    """Whether two scenarios fail in the same way, whatever it takes."""
-    return replace(one, needs=other.needs) == other
 
 
 class Findings:
@@ -157,6 +224,15 @@ class Findings:
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def known(self) -> list[tuple[Cause, Finding]]:
+        """What a later run needs to go on from here."""
+        return list(self._known)
+
+    def restore(self, known: Sequence[tuple[Cause, Finding]]) -> None:
+        """Go on from what an earlier run had found, keeping it here too."""
+        self._known = [(cause, self._kept(finding)) for cause, finding in known]
+
     def add(self, seen: Cause, make: Callable[[], tuple[Finding, Cause]]) -> Finding | None:
         """Count a failure; the finding if it is a new one, made (shrunk) only then."""
         if self._count(seen):
@@ -164,7 +240,9 @@ class Findings:
         finding, made = make()
         if self._count(made):
             return None
-        explained = [known for known in self._known if made.explains(known[0])]
+        # What is unstable may look like anything, so it takes the place of nothing.
+        explains = finding.verdict != Verdict.UNSTABLE.value
+        explained = [known for known in self._known if explains and made.explains(known[0])]
         for known in explained:
             self._known.remove(known)
             self._forget(known[1])
@@ -207,7 +285,7 @@ class Findings:
         path = self.directory / finding.name
         kept = replace(finding, file=str(path))
         try:
-            write_atomically(path, dump_json({"version": FILE_VERSION, "kind": "finding", **kept.to_builtins()}))
+            write_atomically(path, dump_json(kept.to_file()))
         except OSError as error:
             # What was found is told all the same.
             self.error = f"a finding can't be written: {error}"
@@ -250,6 +328,7 @@ class _FindingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooling_type: str = ""
     step: int | None = None
     blame: Blame | None = None
+    before: Before | None = None
     known: str = ""
     url: str = ""
 
@@ -264,22 +343,32 @@ def read(path: Path) -> tuple[Scenario, Finding | None]:
     data = parse_json(path.read_bytes())
     if not (isinstance(data, dict) and data.get("kind") == "finding"):
         return from_builtins(data), None
+    found = finding_from(data, str(path))
+    return found.scenario, found
+
+
+def finding_from(data: Any, file: str | None) -> Finding:
+    """Read a finding from decoded JSON, kept in `file`.
+
+    Raises:
+        ScenarioError: damaged, of another version, or with a field that can't be.
+    """
     check_version(data, FILE_VERSION, "the finding")
     kept = convert(data, _FindingFile)
-    scenario = from_builtins(kept.scenario)
-    return scenario, Finding(
+    return Finding(
         subject=kept.subject,
         contract=kept.contract,
         verdict=kept.verdict,
         pooling_type=kept.pooling_type,
         message=kept.message,
-        scenario=scenario,
+        scenario=from_builtins(kept.scenario),
         place=kept.place,
         spec=kept.spec,
         count=kept.count,
-        file=str(path),
+        file=file,
         step=kept.step,
         blame=kept.blame,
+        before=kept.before,
         known=kept.known,
         url=kept.url,
     )

@@ -15,6 +15,7 @@ from impl.config import Level
 from oracle.scenario import (
     DtypeName,
     Head,
+    Model,
     Options,
     PoolingType,
     Request,
@@ -22,6 +23,7 @@ from oracle.scenario import (
     Step,
     Task,
     embedding_width,
+    refusal,
 )
 
 TOKEN_TYPES: Final[tuple[Literal["ALL", "STEP"], ...]] = ("ALL", "STEP")
@@ -31,6 +33,8 @@ HUGE_PROMPT: Final = (4_200, 45_000)
 """Tokens at which tiles, two-byte offsets and the like run out."""
 TASKS: Final[tuple[tuple[Task, Task], ...]] = (("embed", "classify"), ("token_embed", "token_classify"))
 """By whether it is a token task, and whether it is the second of its kind."""
+BOS: Final = 101
+EOS: Final = 102
 MAX_ELEMENTS: Final = 1 << 19
 """Bound on all hidden states of a scenario together."""
 
@@ -41,16 +45,22 @@ def generate(draw: Draw, mix: Mix) -> Scenario:
     """A scenario that an engine can produce, within the bounds of the mix."""
     options = _options(draw, mix)
     requests = _requests(draw, mix, options)
+    refused: Sequence[Request] = ()
+    if options.model is not None:
+        requests, refused = _verified(draw, options, options.model, requests)
+    if not {"late-interaction", "token-heads"} & mix.lacks and _may_score(options) and draw.chance(mix.p_late):
+        requests = _documents(draw, requests)
     if options.malformed is None and requests:
         requests = _plant(draw, mix, requests)
     if options.level == "engine":
         return Scenario(requests, (), options, draw_traffic(draw, mix, options, requests))
-    if _can_be_split(options, requests) and draw.chance(mix.p_traffic):
+    scores = any(request.query is not None for request in requests)
+    if not scores and _can_be_split(options, requests) and draw.chance(mix.p_traffic):
         requests, steps = played(requests, draw_traffic(draw, mix, options, requests), options)
         steps = [_reordered(draw, mix, step) for step in steps]
     else:
         steps = _steps(draw, mix, options, requests)
-    return Scenario(requests, tuple(steps), options)
+    return Scenario((*requests, *refused), tuple(steps), options)
 
 
 def _can_be_split(options: Options, requests: Sequence[Request]) -> bool:
@@ -63,10 +73,16 @@ def _options(draw: Draw, mix: Mix) -> Options:
     token = _either(draw, TOKEN_TYPES, mix.pooling_types)
     sequence = _either(draw, SEQUENCE_TYPES, mix.pooling_types)
     level: Level = draw.choice(mix.levels)
+    if level == "engine" and "LAST" in mix.pooling_types and draw.chance(mix.p_last):
+        sequence = "LAST"
     dtype: DtypeName = draw.choice(mix.dtypes)
     hidden_size = draw.choice(mix.hidden_sizes)
     malformed = draw.choice((None, *mix.malformed)) if level == "method" else None
-    chunkable = sequence is not None or "chunked-token-tasks" not in mix.lacks
+    bos_token_id, eos_token_id = _special_tokens(draw, mix) if level == "pooler" and token == "ALL" else (None, None)
+    filters = bos_token_id is not None or eos_token_id is not None
+    chunkable = (sequence is not None or "chunked-token-tasks" not in mix.lacks) and not (
+        filters and "chunked-bos-eos-filter" in mix.lacks
+    )
     return Options(
         level=level,
         rows=draw.choice(mix.rows),
@@ -87,8 +103,18 @@ def _options(draw: Draw, mix: Mix) -> Options:
         late_copies=level != "engine" and mix.p_late_copies > 0 and draw.chance(mix.p_late_copies),
         malformed=malformed,
         head=_head(draw, mix, dtype) if level != "method" else Head(),
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
+        model=_model(draw, mix) if level == "pooler" else None,
         seed=draw.integer(0, 255) if draw.chance(mix.p_seed) else 0,
     )
+
+
+def _special_tokens(draw: Draw, mix: Mix) -> tuple[int | None, int | None]:
+    """BOS and EOS, of which some models filter one only, and some have one token for both."""
+    if "bos-eos-filter" in mix.lacks or not draw.chance(mix.p_filter):
+        return None, None
+    return draw.choice(((BOS, EOS), (BOS, None), (None, EOS), (BOS, BOS)))
 
 
 def _either(draw: Draw, kinds: tuple[T, ...], allowed: Sequence[PoolingType]) -> T | None:
@@ -105,7 +131,61 @@ def _head(draw: Draw, mix: Mix, dtype: DtypeName) -> Head:
         num_labels=draw.integer(1, 4) if draw.chance(part) else None,
         logit_mean=draw.choice((0.5, -1.25)) if draw.chance(part) else None,
         logit_sigma=draw.choice((2.0, 0.75)) if "logit-sigma" not in mix.lacks and draw.chance(part) else None,
+        dense="dense-head" not in mix.lacks and draw.chance(mix.p_dense),
     )
+
+
+def _model(draw: Draw, mix: Mix) -> Model | None:
+    if "params-verification" in mix.lacks or not draw.chance(mix.p_verified):
+        return None
+    listed = draw.chance(0.4)
+    return Model(
+        is_matryoshka=not draw.chance(0.15),
+        # A list may name a width that the model does not have.
+        matryoshka_dimensions=tuple(draw.integer(1, 12) for _ in range(draw.integer(1, 3))) if listed else None,
+    )
+
+
+def _verified(
+    draw: Draw, options: Options, model: Model, requests: Sequence[Request]
+) -> tuple[tuple[Request, ...], list[Request]]:
+    """The requests with params of which a model may deliver some: those it can, and those it must refuse."""
+    asked = []
+    for request in requests:
+        width = embedding_width(Scenario((), (), options), request)
+        asks: dict[str, int | None] = {}
+        if draw.chance(0.4):
+            # Now and then more than there are, or of a task that has none.
+            dimensions = draw.integer(0, 3 * width if draw.chance(0.4) else width)
+            asks["dimensions"] = draw.choice((dimensions, *(model.matryoshka_dimensions or ())))
+        if draw.chance(0.3):
+            asks["use_activation"] = None
+        if request.is_token_task and draw.chance(0.05):
+            asks["step_tag_id"] = 9
+        asked.append(msgspec.structs.replace(request, **asks))
+    refused = [request for request in asked if refusal(request, options)]
+    return tuple(request for request in asked if request not in refused), refused
+
+
+def _may_score(options: Options) -> bool:
+    plain = options.model is None and not options.filters_special_tokens
+    return options.level == "pooler" and options.tok_pooling_type == "ALL" and plain
+
+
+def _documents(draw: Draw, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """The requests with some of the token embeddings scored against others, all in whole width."""
+    queries: list[Request] = []
+    made = []
+    for request in requests:
+        if request.is_token_task:
+            request = msgspec.structs.replace(request, task="token_embed", dimensions=None)
+            if queries and draw.integer(0, 2):
+                query = draw.choice(queries)
+                request = msgspec.structs.replace(request, query=query.name)
+            else:
+                queries.append(request)
+        made.append(request)
+    return tuple(made)
 
 
 def _requests(draw: Draw, mix: Mix, options: Options) -> tuple[Request, ...]:
@@ -161,6 +241,15 @@ def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, leng
         if draw.chance(mix.p_params):
             width = draw.integer(1, min(3, options.hidden_size))
             columns = tuple(draw.integer(0, options.hidden_size - 1) for _ in range(width))
+    special = [token_id for token_id in (options.bos_token_id, options.eos_token_id) if token_id is not None]
+    if special and is_token:
+        if draw.chance(0.7):
+            token_ids[0] = special[0]
+        if draw.chance(0.7):
+            token_ids[-1] = special[-1]
+        if draw.chance(0.2):
+            # Within a prompt they are tokens like any other.
+            token_ids[draw.integer(0, length - 1)] = draw.choice(special)
     cached = 0
     if pooling_type == "LAST" and options.level != "engine" and length > 1 and draw.chance(mix.p_prefix_hit):
         cached = draw.integer(1, length - 1)
@@ -203,26 +292,40 @@ def _steps(draw: Draw, mix: Mix, options: Options, requests: Sequence[Request]) 
     whole = dict(left)
     pooling_types = Scenario((), (), options).pooling_type
     chunkable = {request.name: pooling_types(request) not in ("CLS", "MEAN") for request in requests}
+    query_of = {request.name: request.query for request in requests if request.query is not None}
+    # Clients wait for a query before they send its documents; who does not may be refused.
+    waits = query_of if query_of and not draw.chance(mix.p_partial) else {}
     events_left = 4
+    lost: set[str | None] = set()
     steps: list[Step] = []
     if draw.chance(mix.p_empty_step):
         steps.append(Step(()))
     while order:
         preempted, aborted = [], []
+        # A document whose query was aborted never comes.
+        order = [name for name in order if waits.get(name) not in lost]
         for name in order:
+            if waits.get(name) in order:
+                continue
             if events_left and left[name] < whole[name] and draw.chance(mix.p_preempt):
                 preempted.append(name)
             elif events_left and draw.chance(mix.p_abort):
                 aborted.append(name)
+                if name in query_of and draw.integer(0, 1):
+                    # Its client is gone, and with it the other documents.
+                    aborted += [other for other in order if query_of.get(other) == query_of[name] and other != name]
+                    break
         events_left -= bool(preempted or aborted)
         for name in preempted:
             left[name] = whole[name]
+        lost.update(aborted)
         order = [name for name in order if name not in aborted]
         if len(order) > 1 and draw.chance(mix.p_reorder):
             order = _shuffled(draw, order)
         scheduled: list[tuple[str, int]] = []
-        for place, name in enumerate(order):
-            must = not scheduled and place == len(order) - 1
+        ready = [name for name in order if waits.get(name) not in order] if waits else order
+        for place, name in enumerate(ready):
+            must = not scheduled and place == len(ready) - 1
             # A crowd is there to be in one step together.
             if not must and len(order) < CROWD[0] and draw.chance(mix.p_pause):
                 continue

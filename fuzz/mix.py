@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, TypeVar
 
 from fuzz.draws import Draw
-from impl.config import Lack, Level, Subject
+from impl.config import Lack, Level, Part, Subject
 from oracle.scenario import MALFORMED, POOLING_TYPES, DtypeName, Malformed, PoolingType
 
 T = TypeVar("T")
@@ -72,6 +72,10 @@ class Mix:
     """Steps made by a scheduler from traffic, rather than drawn one by one."""
     p_scarce: float = 0.6
     """Few KV cache blocks, so that requests are preempted."""
+    p_last: float = 0.6
+    """An engine serves LAST whatever else was drawn, since others turn its chunking and caching off."""
+    p_full_length: float = 0.3
+    """The longest prompt is as long as the model takes."""
     p_threshold: float = 0.5
     p_priority: float = 0.2
     p_reset: float = 0.1
@@ -79,15 +83,32 @@ class Mix:
     """A layer of the head is there."""
     p_seed: float = 1.0
     """Rows of another seed than 0."""
+    p_filter: float = 0.2
+    """The rows of BOS and EOS are filtered out, where a subject does that."""
+    p_verified: float = 0.2
+    """Params are verified, and some can't be delivered."""
+    p_dense: float = 0.3
+    """The head of `classify` begins with a dense layer."""
+    p_late: float = 0.5
+    """Token embeddings are scored against others (late interaction)."""
     p_late_copies: float = 0.0
     """Only where copies can be late: on the simulated device."""
 
+
+_OF_PARTS: Final[dict[str, Part]] = {
+    "p_filter": "bos-eos-filter",
+    "p_verified": "params-verification",
+    "p_dense": "dense-head",
+    "p_late": "late-interaction",
+}
+"""Rates at which the parts of a layer are there."""
 
 ALL_SMALL: Final = Mix(
     pooling_types=("ALL",), hidden_sizes=(4,), dtypes=("float32",), max_requests=2, max_tokens=2,
     p_second_task=0, p_unchunked=0, p_whole=0.5, p_partial=0, p_preempt=0, p_abort=0, p_empty_group=0,
     p_empty_step=0, p_async=0, p_int64=0, p_query_start_loc=0, p_traffic=0, p_rewrite=0, p_float=0,
-    p_params=0, p_seed=0, p_reuse=0, tags=(9,),
+    p_params=0, p_seed=0, p_reuse=0, p_head_part=0, p_filter=0, p_verified=0, p_dense=0, p_late=0,
+    tags=(9,),
 )  # fmt: skip
 """ALL pooling, nothing but schedules: small enough to be exhausted."""
 
@@ -117,7 +138,7 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
     """A mix for the next stretch of a campaign: each feature off, rare, as it was, or frequent."""
     changes: dict[str, object] = {}
     for field in fields(mix):
-        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_huge", "p_late_copies"):
+        if field.name.startswith("p_") and field.name not in ("p_no_request", "p_huge", "p_late_copies", *_OF_PARTS):
             changes[field.name] = draw.choice((0.0, 0.02, getattr(mix, field.name), 0.6))
     changes["p_padding"] = draw.choice((0.0, 0.0, 0.02, 0.3))
     changes["p_nonfinite"] = draw.choice((0.0, 0.0, 0.02, 0.3))
@@ -135,6 +156,10 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
     changes["p_huge"] = 0.004
     if draw.chance(0.05):
         changes["hidden_sizes"] = (256, 1024, 4096)
+    # Drawn last and where there is the part, so that other subjects' campaigns stay as they are.
+    for name, part in _OF_PARTS.items():
+        if "pooler" in mix.levels and part not in mix.lacks:
+            changes[name] = draw.choice((0.0, 0.02, getattr(mix, name), 0.6))
     return replace(mix, **changes)  # type: ignore[arg-type]
 
 

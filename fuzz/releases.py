@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from fuzz.campaign import Listener
-from fuzz.check import check
+from fuzz.check_each import check
 from fuzz.explain import explain, headline
 from fuzz.findings import Finding
 from fuzz.ledger import Known

@@ -1,35 +1,61 @@
-"""A saved finding or scenario, run again."""
+"""A saved finding, scenario or trace, run again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import torch
 
+from fuzz import trace as traces
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started
-from fuzz.findings import Finding, read
+from fuzz.crew import Crew
+from fuzz.expendable import Limits
+from fuzz.features import features
+from fuzz.findings import Before, Failure, Finding, read
+from fuzz.jobs import Workbench, follow
+from fuzz.mix import for_subjects
 from fuzz.start import runs_on
+from fuzz.verdict import Judgement
 from fuzz.world import supports
-from impl.config import SubjectError
+from impl.config import Subject, SubjectError
 from impl.loading import load
+from oracle.device.ops import NAME as SIMULATED
+from oracle.scenario import Scenario
+
+CHANCES: Final = 20
+"""Fresh processes in which a finding that shows by chance is tried before it is held to be gone."""
 
 
 def replay(
-    file: Path, specs: Sequence[str], device: torch.device, listener: Listener, sync_budget: int | None = None
+    file: Path,
+    specs: Sequence[str],
+    device: torch.device,
+    listener: Listener,
+    sync_budget: int | None = None,
+    alone: bool = False,
+    trace: Path | None = None,
 ) -> Report:
-    """Run what the file holds on the subjects, or on the one that its finding names.
+    """Run what the file holds, a finding, a scenario or a trace, on the subjects, or on the one that it names.
 
-    A `sync_budget` takes the place of what the subjects declare.
+    Each runs in a process of its own. A `sync_budget` takes the place of what the subjects declare. `alone` leaves
+    out what the finding takes to have been run before. What an engine does is written to `trace`.
 
     Raises:
         ScenarioError: the file is damaged or of another version.
         SubjectError: no subject is named, or it doesn't serve the scenario.
-        OSError: the file can't be read.
+        OSError: the file can't be read, or the trace not be written.
     """
-    scenario, finding = read(file)
-    if not specs and finding is None:
+    kept = traces.read(file)
+    scenario, finding = (kept.scenario, None) if kept else read(file)
+    named = kept or finding
+    if not specs and named is None:
         raise SubjectError(f"{file} holds a scenario, not a finding: say with --subject on what to run it")
-    specs = list(specs) or [str(finding and finding.spec)]
+    before = None if specs or alone or finding is None else finding.before
+    specs = list(specs) or [str(named and named.spec)]
+    if trace is not None and len(specs) > 1:
+        raise SubjectError("a trace is of one engine: name one --subject")
     subjects = [load(spec, sync_budget) for spec in specs]
     listener(Started("replay", [subject.name for subject in subjects], None, str(device), Budget()))
     campaign = Campaign(subjects, device, None, listener, shrinks=False)
@@ -42,12 +68,42 @@ def replay(
             )
     if not runs_on(scenario, device):
         raise SubjectError(f"{file} is for an engine, which makes its own tensors: replay it with --device cpu or cuda")
-    with torch.inference_mode():
-        campaign.judge(scenario)
+    tries = CHANCES if finding is not None and finding.verdict == "unstable" else 1
+    for subject in subjects:
+        for judgement in islice(_judgements(scenario, subject, device, before, sync_budget), tries):
+            if judgement.verdict.is_finding:
+                break
+        failure = Failure(scenario, subject.name, subject.spec, judgement)
+        campaign.settle(scenario, subject, judgement, failure.told)
+    campaign.report.scenarios += 1
+    campaign.report.mix.update(features(scenario))
     report = campaign.finish()
     if finding is not None:
         report.notes.append(compared(finding, report.findings))
+    if kept is not None or trace is not None:
+        with torch.inference_mode():
+            now = traces.traced(scenario, subjects[0], device)
+        if kept is not None:
+            report.notes.append(traces.compared(kept, now))
+        if trace is not None:
+            traces.write(trace, now)
+            report.notes.append(f"trace: {trace}")
     return report
+
+
+def _judgements(
+    scenario: Scenario, subject: Subject, device: torch.device, before: Before | None, sync_budget: int | None
+) -> Iterator[Judgement]:
+    """What becomes of a scenario in one fresh process after another, each having been through what was `before`."""
+    subjects, seed = [subject], 0
+    if before is not None:
+        subjects = [subject if spec == subject.spec else load(spec, sync_budget) for spec in before.specs]
+        seed = before.seed
+    bench = Workbench(subjects, device, for_subjects(subjects, device.type == SIMULATED), seed)
+    spans = before.spans if before is not None else ()
+    with Crew(bench, 0, Limits()) as crew:
+        while True:
+            yield crew.judgement(follow, spans, scenario, subjects.index(subject), -1)
 
 
 def finding_in(file: Path, spec: str | None, device: torch.device) -> Finding:
@@ -73,5 +129,7 @@ def compared(was: Finding, now: Sequence[Finding]) -> str:
         return f"gone: {was.contract} is no longer broken"
     if any(found.contract == was.contract and found.message == was.message for found in now):
         return f"reproduces: {was.contract} is broken as before"
+    if was.verdict == "unstable" and any(f" {found.contract}: " in was.message for found in now):
+        return f"reproduces: {now[0].contract} is broken as before"
     told = "; ".join(f"{found.contract}: {found.message}" for found in now)
     return f"reproduces differently: it was {was.contract}: {was.message}; now it is {told}"

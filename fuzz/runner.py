@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from fuzz.blame import Blame, blame
+from fuzz.late import Scored, Scoring
 from fuzz.verdict import Judgement, Verdict
 from fuzz.waits import Waits
 from fuzz.world import World, params_of
@@ -42,7 +43,7 @@ from oracle.device.record import is_subjects
 from oracle.device.stream import STREAM, RewrittenSourceError, late_copies
 from oracle.metadata import replace_indices, task_groups
 from oracle.rows import STALE
-from oracle.scenario import Malformed, Step
+from oracle.scenario import Malformed, Step, refusal
 
 
 class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the verdict out of the step
@@ -104,9 +105,18 @@ class Run:
         self.comparisons = 0
         self.computed = {name: request.num_cached_tokens for name, request in world.requests.items()}
         self.states = {name: subject.api.PoolingStates() for name in world.requests}
-        self.params = {name: params_of(request, subject) for name, request in world.requests.items()}
-        self._pristine_params = {name: params_of(request, subject) for name, request in world.requests.items()}
+        self.params = {
+            name: params_of(request, subject, world.documents.get(name, ())) for name, request in world.requests.items()
+        }
+        self._pristine_params = {
+            name: params_of(request, subject, world.documents.get(name, ())) for name, request in world.requests.items()
+        }
         self._poolers: dict[str, PoolFn] = {}
+        self._scoring = (
+            Scoring(world, subject.late_interaction(), self.params)
+            if world.documents and subject.late_interaction is not None
+            else None
+        )
         widest = max((_num_rows(step) for step in world.scenario.steps), default=0)
         self._buffer = world.universe.rows.new_full((max(widest, max_rows), self.options.hidden_size), STALE)
         self.profiles = False
@@ -122,15 +132,19 @@ class Run:
 
     def all_steps(self) -> Judgement:
         """Take every step of the scenario."""
-        index, borrowed_at = 0, 0
+        index: int | None = None
+        borrowed_at = 0
         try:
             with late_copies(self.options.late_copies):
+                self._verify()
+                index = 0
                 for step in self.world.scenario.steps:
                     self.step(step)
                     if self.borrowed is None:
                         borrowed_at += 1
                     index += 1
                 self._read_when_landed(*self._unread)
+                self._begin_scoring(Step(()))
             grown = self.waits.growth()
             if grown:
                 raise Fallen(Verdict.VIOLATES, "waits-do-not-grow", grown)
@@ -144,6 +158,28 @@ class Run:
         if self.borrowed is not None:
             return self.borrowed.judgement(self.comparisons, borrowed_at)
         return Judgement(Verdict.HOLDS, self.comparisons)
+
+    def _verify(self) -> None:
+        """Have each request's params verified, as an engine does before it schedules any."""
+        model_config = self.world.model_config()
+        if model_config is None or self.subject.verify is None:
+            return
+        for name, request in self.world.requests.items():
+            refused = ""
+            try:
+                self.subject.verify(self.params[name], model_config)
+                self.subject.verify(self._pristine_params[name], model_config)
+            except SubjectError:
+                raise
+            except ValueError as error:
+                refused = str(error)
+            except Exception as error:
+                raise raised(error, may_reject=False) from error
+            broken = contracts.refuses_impossible_params(name, refusal(request, self.options), refused)
+            if broken:
+                place = _place_of_code(self.subject.verify)
+                raise Fallen(Verdict.VIOLATES, "refuses-impossible-params", broken, place)
+            self.comparisons += 1
 
     def step(self, step: Step) -> None:
         """Take one step.
@@ -162,6 +198,7 @@ class Run:
             self._reuse_states(step)
         for name, count in step.scheduled:
             self.computed[name] += count
+        self._begin_scoring(step)
         rows = self._rows(names, list(computed_before.values()), counts)
         hidden_states = self._fill_buffer(rows, step.padding)
         metadata = self._metadata(names, counts)
@@ -172,8 +209,21 @@ class Run:
                 fallen.pooling_type = call.pooling_type
                 raise
         self._end_step(hidden_states)
+        if self._scoring is not None:
+            self._scoring.end([name for name in names if self._is_finished(name)])
         if self.options.reuses_states:
             self._vacated += [self.states[name] for name in names if self._is_finished(name)]
+
+    def _begin_scoring(self, step: Step) -> None:
+        """Have late interaction hear who comes and goes, and see that it lets go of what is done."""
+        if self._scoring is None:
+            return
+        try:
+            broken = self._scoring.begin(step)
+        except Exception as error:
+            raise raised(error, may_reject=False) from error
+        if broken:
+            raise Fallen(Verdict.VIOLATES, "query-is-let-go", broken, _place_of_code(self._scoring.late.gone))
 
     def _reuse_states(self, step: Step) -> None:
         """Hand on the states of who has left to who starts; another holds an empty one of its own."""
@@ -233,8 +283,12 @@ class Run:
         if self.options.level == "pooler":
             padded = bool(step.padding)
             refusable = padded or self._must_be_whole(step.scheduled)
+            pool = self._pooler("ALL")
+            if self._scoring is not None:
+                refusable |= self._scoring.too_early(names, self._is_finished)
+                pool = self._scoring.around(pool, names, [self._is_finished(name) for name in names])
             yield PoolerCall(
-                self._pooler("ALL"),
+                pool,
                 hidden_states,
                 metadata,
                 names,
@@ -455,6 +509,7 @@ def _place_of(error: Exception) -> str:
 
 def _place_of_code(pool: Any) -> str:
     """File and line at which what was called is defined, if it is Python."""
+    pool = pool.pool if isinstance(pool, Scored) else pool
     routine = pool if inspect.isroutine(pool) else getattr(type(pool), "forward", type(pool).__call__)
     code = getattr(inspect.unwrap(routine), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""

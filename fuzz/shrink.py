@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from oracle.scenario import Head, Options, Request, Scenario, Step, problems
+from oracle.scenario import MAX_MODEL_LEN, Head, Model, Options, Request, Scenario, Step, Traffic, problems
 
 replace = msgspec.structs.replace
 
@@ -104,9 +104,16 @@ def _calmer_traffic(scenario: Scenario) -> Iterator[Scenario]:
     traffic = scenario.traffic
     if traffic is None:
         return
-    for name, plain in (("priority_policy", False), ("prefix_caching", False), ("long_prefill_token_threshold", 0)):
+    for name, plain in (
+        ("priority_policy", False),
+        ("prefix_caching", False),
+        ("long_prefill_token_threshold", 0),
+        ("max_model_len", MAX_MODEL_LEN),
+    ):
         if getattr(traffic, name) != plain:
             yield replace(scenario, traffic=replace(traffic, **{name: plain}))
+    if traffic.max_model_len < MAX_MODEL_LEN:
+        yield from _shorter_models(scenario, traffic)
     if traffic.cache_resets:
         yield replace(scenario, traffic=replace(traffic, cache_resets=traffic.cache_resets[:-1]))
     for name, least in (("num_blocks", 2), ("token_budget", 1), ("max_num_seqs", 1), ("block_size", 1)):
@@ -126,6 +133,14 @@ def _calmer_traffic(scenario: Scenario) -> Iterator[Scenario]:
                 yield replace(scenario, traffic=replace(traffic, arrivals=arrivals))
 
 
+def _shorter_models(scenario: Scenario, traffic: Traffic) -> Iterator[Scenario]:
+    """With a model that takes less, and prompts cut to that, so that one of full length stays one."""
+    length = traffic.max_model_len
+    for fewer in sorted({1, length // 2, length - 1} - {0, length}):
+        requests = (replace(own, prompt_token_ids=own.prompt_token_ids[:fewer]) for own in scenario.requests)
+        yield replace(scenario, requests=tuple(requests), traffic=replace(traffic, max_model_len=fewer))
+
+
 def _without_steps(scenario: Scenario) -> Iterator[Scenario]:
     steps = scenario.steps
     for size in sorted({len(steps) // 2, 1} - {0}, reverse=True):
@@ -140,11 +155,11 @@ def _plainer_options(scenario: Scenario) -> Iterator[Scenario]:
         # A level is another way to run it, but an engine's scenario has no steps that another level could take.
         if now != default and name != "hidden_size" and not (name == "level" and now == "engine"):
             yield replace(scenario, options=replace(options, **{name: default}))
-            if name == "head":
-                for part, none in _defaults(Head):
+            if isinstance(now, (Head, Model)):
+                for part, none in _defaults(type(now)):
                     if getattr(now, part) != none:
-                        yield replace(scenario, options=replace(options, head=replace(now, **{part: none})))
-                if now.head_dtype not in (None, "float32"):
+                        yield replace(scenario, options=replace(options, **{name: replace(now, **{part: none})}))
+                if isinstance(now, Head) and now.head_dtype not in (None, "float32"):
                     yield replace(scenario, options=replace(options, head=replace(now, head_dtype="float32")))
     # Four columns rather than one: a row is then told from another's at a glance.
     for hidden_size in (4, 1, 2, 3):
@@ -244,6 +259,7 @@ def _plainer_requests(scenario: Scenario) -> Iterator[Scenario]:
 
 def _plainer_request(request: Request) -> Iterator[Request]:
     for name, plain in (
+        ("query", None),
         ("nan_at", None),
         ("inf_at", None),
         ("zero_at", None),
@@ -255,6 +271,8 @@ def _plainer_request(request: Request) -> Iterator[Request]:
     ):
         if getattr(request, name) != plain:
             yield replace(request, **{name: plain})
+    if request.dimensions is not None and request.dimensions > 1:
+        yield replace(request, dimensions=request.dimensions - 1)
     if request.task in ("classify", "token_classify"):
         yield replace(request, task="embed" if request.task == "classify" else "token_embed")
     if request.returned_token_ids is not None and len(request.returned_token_ids) > 1:
@@ -275,7 +293,10 @@ def _renamed(scenario: Scenario) -> Iterator[Scenario]:
         return
     yield replace(
         scenario,
-        requests=tuple(replace(request, name=names[request.name]) for request in scenario.requests),
+        requests=tuple(
+            replace(request, name=names[request.name], query=names.get(request.query or "", request.query))
+            for request in scenario.requests
+        ),
         steps=tuple(
             replace(
                 step,

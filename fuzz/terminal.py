@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from fuzz.campaign import Event, Found, Progressed, Report, Started
+from fuzz.campaign import Budget, Event, Found, Progressed, Report, Started
 from fuzz.drawing import LEGEND, draw
 from fuzz.explain import counted, explain, facts, headline
 from fuzz.findings import Finding
@@ -20,6 +20,8 @@ from oracle.contracts import all_contracts
 
 MAX_REQUESTS = 12
 """Requests of a finding that are described one by one."""
+PLAIN_EVERY_S = 30.0
+"""How often a line says where a run stands, where there is no terminal to show it live."""
 
 
 class Terminal:
@@ -30,6 +32,8 @@ class Terminal:
         self.console = Console(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
         self._live: Live | None = None
         self._legend_is_due = True
+        self._budget = Budget()
+        self._next_line_s = PLAIN_EVERY_S
         self.replay_options = ""
         """What a replay must be told besides the file."""
 
@@ -94,6 +98,7 @@ class Terminal:
             click.echo(json.dumps({**empty, "verdict": "error", "error": why}))
 
     def _started(self, event: Started) -> None:
+        self._budget, self._next_line_s = event.budget, PLAIN_EVERY_S
         limits = []
         if event.budget.max_time_s is not None:
             limits.append(f"{event.budget.max_time_s:g} s")
@@ -109,18 +114,14 @@ class Terminal:
 
     def _progressed(self, event: Progressed) -> None:
         if not self.console.is_terminal:
+            if event.elapsed_s >= self._next_line_s:
+                self._next_line_s = event.elapsed_s + PLAIN_EVERY_S
+                self.console.print(standing(event, self._budget), markup=False)
             return
         if self._live is None:
             self._live = Live(console=self.console, transient=True, auto_refresh=False)
             self._live.start()
-        rate = event.scenarios / event.elapsed_s if event.elapsed_s else 0.0
-        self._live.update(
-            Text(
-                f"{event.elapsed_s:5.1f} s  {event.scenarios:,} scenarios  {rate:,.0f}/s  "
-                f"{event.comparisons:,} compared  {counted(event.findings, 'finding')}  {event.now}"
-            ),
-            refresh=True,
-        )
+        self._live.update(Text(standing(event, self._budget)), refresh=True)
 
     def _found(self, finding: Finding) -> None:
         told = explain(finding)
@@ -141,11 +142,11 @@ class Terminal:
             self._legend_is_due = False
         say()
         for name, text in facts(told):
-            self._fact(name, text + self.replay_options if name == "replay" else text)
+            self._fact(name, text + self.replay_options if name.startswith("replay") else text)
 
     def _fact(self, name: str, text: str) -> None:
         fact = Text.assemble((f"{name}: ", "bold"), text)
-        if self.console.is_terminal and name != "replay":
+        if self.console.is_terminal and not name.startswith("replay"):
             self.console.print(Padding(fact, (0, 0, 0, 2)), soft_wrap=False)
         else:
             # On one line, so that it can be searched for, or copied into a shell.
@@ -155,6 +156,26 @@ class Terminal:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def standing(event: Progressed, budget: Budget) -> str:
+    """Where a run stands, on one line: time, time left, rates, findings, and what of the mix hasn't come up yet."""
+    rate = event.scenarios / event.elapsed_s if event.elapsed_s else 0.0
+    left = []
+    if budget.max_time_s is not None:
+        left.append(budget.max_time_s - event.elapsed_s)
+    if budget.max_scenarios is not None and rate:
+        left.append((budget.max_scenarios - event.scenarios) / rate)
+    parts = [
+        f"{event.elapsed_s:5.1f} s" + (f", {max(min(left), 0):,.0f} s left" if left else ""),
+        f"{event.scenarios:,} scenarios",
+        f"{rate:,.0f}/s",
+        f"{event.comparisons:,} compared",
+        counted(event.findings, "finding"),
+        event.now,
+        f"not yet: {', '.join(event.missing)}" if event.missing else "",
+    ]
+    return "  ".join(part for part in parts if part)
 
 
 def _mix(report: Report) -> Columns:
@@ -183,5 +204,5 @@ def print_subjects() -> None:
     console.print("vllm==X.Y.Z a release of vLLM, its pooling layer alone, fetched once")
     console.print("vllm@DIR    a checkout of vLLM or an unpacked wheel, its pooling layer alone")
     console.print("vllm        the pooling layer of the vLLM installed in this environment")
-    console.print("vllm-v1, vllm-v2   its scheduler with the V1 or V2 runner")
+    console.print("vllm-v1, vllm-v2   its scheduler with the V1 or V2 runner; also with ==X.Y.Z or @DIR")
     console.print("path/to/file.py:factory or package.module:factory   your own: see the README")

@@ -15,7 +15,11 @@ class Verdict(Enum):
     """The input was not one that a pooler must serve, and it raised."""
     UNKNOWN = "unknown"
     """The checker itself failed, so nothing is known."""
+    UNSTABLE = "unstable"
+    """It failed, but not each time, or not in a fresh process."""
     CRASHES = "crashes"
+    """The subject raised where it must not, or ended its process."""
+    HANGS = "hangs"
     VIOLATES = "violates"
 
     @property
@@ -26,11 +30,11 @@ class Verdict(Enum):
     @property
     def is_finding(self) -> bool:
         """Whether it speaks against the subject."""
-        return self in (Verdict.CRASHES, Verdict.VIOLATES)
+        return self in (Verdict.UNSTABLE, Verdict.CRASHES, Verdict.HANGS, Verdict.VIOLATES)
 
     @property
     def raises(self) -> bool:
-        """Whether the subject raised."""
+        """Whether the subject raised, or ended its process."""
         return self in (Verdict.CRASHES, Verdict.REJECTS)
 
 

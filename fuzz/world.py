@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 import torch
 
-from impl.config import HeadConfig, Lack, PoolerConfig, Subject
+from impl.config import HeadConfig, Lack, ModelConfig, PoolerConfig, Subject
 from oracle import reference
 from oracle.contracts import ANYTHING, Anything
 from oracle.device.memory import data
 from oracle.reference import Expected
 from oracle.rows import Universe
-from oracle.scenario import PoolingType, Request, Scenario
+from oracle.scenario import PoolingType, Request, Scenario, model_width
 
 
 class World:
@@ -27,7 +27,14 @@ class World:
         self.pooling_types: dict[str, PoolingType] = {
             request.name: scenario.pooling_type(request) for request in scenario.requests
         }
-        self.needs_token_ids = "STEP" in self.pooling_types.values()
+        self.needs_token_ids = (
+            "STEP" in self.pooling_types.values() or scenario.options.filters_special_tokens
+        ) and bool(self.requests)
+        self.documents: dict[str, list[str]] = {}
+        """The documents of each query."""
+        for request in scenario.requests:
+            if request.query is not None:
+                self.documents.setdefault(request.query, []).append(request.name)
         self._expected: dict[str, Expected] = {}
         if self.needs_token_ids:
             self._place = {name: place for place, name in enumerate(self.requests)}
@@ -35,13 +42,22 @@ class World:
             self._token_ids_on_device = self._token_ids.to(device)
 
     def expected(self, name: str) -> Expected:
-        """The result due to a request once it is finished."""
+        """The result due to a request once it is finished; late interaction makes scores of rows."""
+        query = self.requests[name].query
+        if query is not None:
+            return reference.maxsim(self.rows_due(query), self.rows_due(name))
+        return reference.NO_SCORE if name in self.documents else self.rows_due(name)
+
+    def rows_due(self, name: str) -> Expected:
+        """What a request's own rows come to."""
         if name not in self._expected:
             request, options = self.requests[name], self.scenario.options
             rows = data(self.universe.of(name, 0, request.prompt_len))
             due = reference.pool(self.pooling_types[name], rows, request)
             if options.level != "method":
                 due = reference.apply_head(due, request, options.head, options.seed)
+                if options.filters_special_tokens and request.is_token_task:
+                    due = reference.without_special_tokens(due, request, options)
             self._expected[name] = due
         return self._expected[name]
 
@@ -70,6 +86,8 @@ class World:
             rows=options.rows,
             tok_pooling_type=options.tok_pooling_type,
             seq_pooling_type=options.seq_pooling_type,
+            bos_token_id=options.bos_token_id,
+            eos_token_id=options.eos_token_id,
             head=HeadConfig(
                 head_dtype=None if head.head_dtype is None else getattr(torch, head.head_dtype),
                 projector=None
@@ -78,22 +96,47 @@ class World:
                 classifier=None if head.num_labels is None else reference.classifier(head.num_labels, options.seed),
                 logit_mean=head.logit_mean,
                 logit_sigma=head.logit_sigma,
+                dense=reference.dense(options.hidden_size, options.seed) if head.dense else None,
             ),
+        )
+
+    @property
+    def padding_token_id(self) -> int:
+        """A tag or EOS, so that a pooler that reads past a prompt's end finds a step or an end there."""
+        tags = [request.step_tag_id for request in self.requests.values() if request.step_tag_id is not None]
+        return tags[0] if tags else self.scenario.options.eos_token_id or 0
+
+    def model_config(self) -> ModelConfig | None:
+        """What params are verified against, if they are."""
+        options = self.scenario.options
+        if options.model is None:
+            return None
+        return ModelConfig(
+            embedding_size=model_width(options),
+            is_matryoshka=options.model.is_matryoshka,
+            matryoshka_dimensions=options.model.matryoshka_dimensions,
+            tok_pooling_type=options.tok_pooling_type,
+            seq_pooling_type=options.seq_pooling_type,
         )
 
     def _pad_token_ids(self) -> torch.Tensor:
         longest = max(request.prompt_len for request in self.requests.values())
-        # The padding repeats a tag, so that a pooler that reads past the prompt finds steps there.
-        tags = [request.step_tag_id for request in self.requests.values() if request.step_tag_id is not None]
-        padded = np.full((len(self.requests), longest), tags[0] if tags else 0, dtype=np.int64)
+        padded = np.full((len(self.requests), longest), self.padding_token_id, dtype=np.int64)
         for place, request in enumerate(self.requests.values()):
             padded[place, : request.prompt_len] = request.prompt_token_ids
         return torch.from_numpy(padded)
 
 
-def params_of(request: Request, subject: Subject) -> Any:
-    """The request's pooling params in the subject's own class."""
-    return subject.api.PoolingParams(**params_given(request))
+def params_of(request: Request, subject: Subject, documents: Sequence[str] = ()) -> Any:
+    """The request's pooling params in the subject's own class; `documents` are scored against it."""
+    params = params_given(request)
+    if request.query is not None:
+        params["late_interaction_params"] = subject.api.LateInteractionParams(mode="score_doc", query_key=request.query)
+    elif documents:
+        params["late_interaction_params"] = subject.api.LateInteractionParams(
+            mode="cache_query", query_key=request.name, query_uses=len(documents)
+        )
+    return subject.api.PoolingParams(**params)
 
 
 def params_given(request: Request) -> dict[str, Any]:
@@ -150,6 +193,16 @@ def _needs(scenario: Scenario, lack: Lack) -> bool:
     if options.level == "method":
         return False
     match lack:
+        case "bos-eos-filter":
+            return options.filters_special_tokens
+        case "late-interaction":
+            return any(request.query is not None for request in scenario.requests)
+        case "dense-head":
+            return head.dense
+        case "params-verification":
+            return options.model is not None
+        case "chunked-bos-eos-filter":
+            return options.filters_special_tokens and options.enable_chunked_prefill
         case "logit-sigma":
             return head.logit_sigma is not None
         case "open-head-dtype":

@@ -3,11 +3,13 @@
 from impl.config import Level, PoolerConfig, PoolFn, Subject, SyncBudget
 from impl.grouped import Grouped
 from impl.hostsplit import HostSplit
+from impl.late_interaction import MaxSim
 from impl.methods import Methods
 from impl.packed import Packed
 from impl.packed_pooler import PackedPooler
 from impl.pooler import Pooler
 from impl.sliced import Sliced
+from impl.verify import verify
 from oracle.metadata import RowsConvention
 
 
@@ -26,6 +28,9 @@ def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: st
         rows=rows,
         levels=("method", "pooler"),
         about=about,
+        lacks=frozenset(),
+        verify=verify,
+        late_interaction=MaxSim,
         sync_budgets=dict.fromkeys(supports, budget),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 import torch
 
@@ -15,12 +15,24 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
-Lack = Literal["async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"]
-"""What a subject may do without, because the release that it is documents or never had it.
+Part = Literal["bos-eos-filter", "params-verification", "dense-head", "late-interaction"]
+"""What a whole layer may have besides heads and dispatch.
+
+bos-eos-filter: token tasks hand out no rows for BOS and EOS at the ends of a prompt. params-verification: a
+request's params are looked at before it is scheduled. dense-head: `classify` may have a dense layer with a tanh.
+late-interaction: a document's rows are scored against those of a query, which are kept until then.
+"""
+PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
+Lack = Literal[
+    Part, "async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype",
+    "chunked-bos-eos-filter",
+]  # fmt: skip
+"""What a subject may do without, because the release that it is documents or never had it: any part, and
 
 async-scheduling: a step's outputs are read before the next one starts. chunked-token-tasks: a token
 task's prompt comes whole in one step. token-heads: token tasks have no learned layers, and token_embed
 is none of them. logit-sigma: logits are not scaled. open-head-dtype: a head always has a dtype of its own.
+chunked-bos-eos-filter: the filter takes whole prompts, as engines give them to the encoders that have one.
 """
 
 
@@ -33,6 +45,8 @@ class HeadConfig:
     classifier: Layer | None = None
     logit_mean: float | None = None
     logit_sigma: float | None = None
+    dense: Layer | None = None
+    """Followed by a tanh, in front of the classifier of `classify` alone."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +64,56 @@ class PoolerConfig:
     rows: RowsConvention = "group"
     tok_pooling_type: str = "ALL"
     seq_pooling_type: str = "LAST"
+    bos_token_id: int | None = None
+    """Where either is set, a token task's result goes without the row of BOS at the prompt's start and of EOS
+    at its end; the rows that are left keep their axis, and one of width 1 is dropped."""
+    eos_token_id: int | None = None
     head: HeadConfig = field(default_factory=HeadConfig)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a request's params are verified against; the names are vLLM's."""
+
+    embedding_size: int
+    is_matryoshka: bool = True
+    matryoshka_dimensions: tuple[int, ...] | None = None
+    """The widths to which embeddings may be cut; None: to any."""
+    tok_pooling_type: str = "ALL"
+    seq_pooling_type: str = "LAST"
+
+
+Verify = Callable[[Any, ModelConfig], None]
+"""`(params, model_config)`: raises a ValueError if the model can't deliver them, or else fills in what is None."""
+
+
+class LateInteraction(Protocol):
+    """Keeps the rows of queries, and scores documents against them; lives as long as the worker.
+
+    Which request is a query or a document is told by its `late_interaction_params`, a query's key being its name.
+    """
+
+    def register(self, name: str, params: Any) -> None:
+        """A request is scheduled for the first time, or anew after a preemption."""
+
+    def gone(self, names: Sequence[str]) -> None:
+        """Requests have finished or were aborted, of which some may never have been scheduled."""
+
+    def release(self, query_keys: Sequence[str]) -> None:
+        """The client of these queries is gone, and so are all their documents."""
+
+    def score(self, outputs: Outputs, params: Sequence[Any], names: Sequence[str], finished: Sequence[bool]) -> Outputs:
+        """A step's outputs with, of those who finish, a score () for each document and a zero () for each query."""
+
+    def kept(self) -> Any:
+        """The object whose attributes hold the rows of queries."""
 
 
 class MetadataApi(Protocol):
     """The classes through which the harness speaks to a subject; `oracle.metadata` has this shape."""
 
     PoolingParams: Callable[..., Any]
+    LateInteractionParams: Callable[..., Any]
     PoolingStates: Callable[[], Any]
     PoolingMetadata: Callable[..., Any]
 
@@ -88,7 +145,9 @@ class Subject:
         spec: how the command line names it; its name if left out.
         product: what it is a release of, for the ledger of known failures; its spec if left out.
         version: the number of that release; empty where there is none.
-        lacks: what it does not have and is not asked for.
+        lacks: what it does not have and is not asked for; by default only parts.
+        verify: verifies params, where that is among its parts.
+        late_interaction: makes what scores documents, where that is among its parts.
 
     """
 
@@ -104,8 +163,10 @@ class Subject:
     spec: str = ""
     product: str = ""
     version: str = ""
-    lacks: frozenset[Lack] = frozenset()
+    lacks: frozenset[Lack] = PARTS
     sync_budgets: Mapping[str, SyncBudget] = field(default_factory=dict)
+    verify: Verify | None = None
+    late_interaction: Callable[[], LateInteraction] | None = None
 
     def __post_init__(self) -> None:
         if not self.spec:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, get_args
 
 from impl.builtin import BUILTIN
-from impl.config import Level, PoolerConfig, PoolFn, Subject, SubjectError, SyncBudget
+from impl.config import PARTS, Level, PoolerConfig, PoolFn, Subject, SubjectError, SyncBudget
 from impl.vllm import names_vllm
 from impl.vllm import subject as vllm_subject
 from oracle.metadata import RowsConvention
@@ -64,6 +64,9 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
         level: `"method"`, the default, or `"pooler"` for a whole layer with heads and dispatch.
         sync_budget: how often a call may wait for the device, default 0; a pair `(a call, a request)` if
             that grows with the batch; a dict from pooling types to either.
+        verify: verifies params, `(params, model_config)`, if that is among its parts.
+        late_interaction: makes an `impl.config.LateInteraction`, if that is among its parts.
+        parts: what a whole layer has besides heads and dispatch, of `impl.config.Part`; default none.
 
     Raises:
         SubjectError: an attribute has an impossible value.
@@ -72,12 +75,22 @@ def from_factory(factory: Callable[[PoolerConfig], PoolFn], name: str) -> Subjec
     rows = _several(getattr(factory, "rows", "group"), get_args(RowsConvention), f"{name}'s `rows`")
     levels = _several(getattr(factory, "level", "method"), get_args(Level), f"{name}'s `level`")
     supports = _several(supports, sorted(POOLING_TYPES), f"{name}'s `supports`")
+    parts = set(_several(getattr(factory, "parts", ()), sorted(PARTS), f"{name}'s `parts`", least=0))
+    verify, late_interaction = getattr(factory, "verify", None), getattr(factory, "late_interaction", None)
+    for part, attribute, value in (
+        ("params-verification", "verify", verify), ("late-interaction", "late_interaction", late_interaction)
+    ):  # fmt: skip
+        if part in parts and not callable(value):
+            raise SubjectError(f"{name}'s `parts` hold {part}, but it has no `{attribute}` to call")
     return Subject(
         name=name,
         build=lambda config, _: factory(config),
         supports=frozenset(supports),
         rows=rows,
         levels=levels,
+        lacks=PARTS - parts,
+        verify=verify,
+        late_interaction=late_interaction,
         sync_budgets=_budgets(getattr(factory, "sync_budget", 0), supports, f"{name}'s `sync_budget`"),
     )
 
@@ -104,11 +117,11 @@ def _are_counts(parts: Any) -> bool:
     )
 
 
-def _several(value: Any, allowed: Any, what: str) -> tuple[Any, ...]:
+def _several(value: Any, allowed: Any, what: str, least: int = 1) -> tuple[Any, ...]:
     values = (value,) if isinstance(value, str) else tuple(value)
     wrong = [item for item in values if item not in allowed]
-    if wrong or not values:
-        raise SubjectError(f"{what} is {value!r}, but may hold only {', '.join(allowed)}, and at least one")
+    if wrong or len(values) < least:
+        raise SubjectError(f"{what} is {value!r}, but may hold only {', '.join(allowed)}{', and at least one' * least}")
     return values
 
 

@@ -6,7 +6,7 @@ import torch
 
 from impl.config import Outputs, PoolerConfig
 from impl.packed import Packed
-from impl.pooler import TOKEN_TASKS, apply_head, dense, finish
+from impl.pooler import TOKEN_TASKS, apply_head, filtered, finish, learned
 from oracle.metadata import PoolingMetadata, PoolingParams, task_groups
 
 
@@ -29,19 +29,23 @@ class PackedPooler:
         Returns:
             One entry a request, in batch order.
         """
-        outputs = [self._pool(*group) for group in task_groups(hidden_states, metadata, "group")]
+        outputs = [self._pooled(*group) for group in task_groups(hidden_states, metadata, "group")]
         return outputs[0] if len(outputs) == 1 else [output for several in outputs for output in several]
 
-    def _pool(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
+    def _pooled(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
+        outputs = self._headed(task, hidden_states, metadata)
+        return filtered(outputs, metadata, self.config) if task in TOKEN_TASKS else outputs
+
+    def _headed(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
         head, params = self.config.head, metadata.pooling_params
         if task not in TOKEN_TASKS:
-            rows = dense(task, self.sequence_method(hidden_states, metadata), head)
+            rows = learned(task, self.sequence_method(hidden_states, metadata), head)
             return finish(task, rows, params[0]) if _alike(params) else _finish_each(task, rows, params)
         packed = self._packed(hidden_states, metadata)
         if packed is None:
             return apply_head(task, self.token_method(hidden_states, metadata), params, head)
         rows, counts = packed
-        rows = dense(task, rows, head)
+        rows = learned(task, rows, head)
         alike = _alike(params)
         if alike:
             rows = finish(task, rows, params[0])

@@ -6,6 +6,7 @@ import torch
 
 from impl.config import HeadConfig, Outputs, PoolerConfig, PoolFn
 from impl.methods import Methods
+from impl.special import without_special_tokens
 from oracle.metadata import PoolingMetadata, PoolingParams, task_groups
 
 TOKEN_TASKS = ("token_embed", "token_classify")
@@ -18,6 +19,7 @@ class Pooler:
     def __init__(self, config: PoolerConfig, methods: Methods) -> None:
         self.rows = config.rows
         self.head = config.head
+        self.config = config
         self.token_method: PoolFn = methods.method(config.tok_pooling_type)
         self.sequence_method: PoolFn = methods.method(config.seq_pooling_type)
 
@@ -34,8 +36,19 @@ class Pooler:
         outputs: list[torch.Tensor | None] = []
         for task, group_rows, group in task_groups(hidden_states, metadata, self.rows):
             method = self.token_method if task in TOKEN_TASKS else self.sequence_method
-            outputs.extend(apply_head(task, method(group_rows, group), group.pooling_params, self.head))
+            results = apply_head(task, method(group_rows, group), group.pooling_params, self.head)
+            outputs.extend(filtered(results, group, self.config) if task in TOKEN_TASKS else results)
         return outputs
+
+
+def filtered(results: Outputs, group: PoolingMetadata, config: PoolerConfig) -> Outputs:
+    """A token task's results without the rows of BOS and EOS; None stays None."""
+    if config.bos_token_id is None and config.eos_token_id is None:
+        return results
+    return [
+        None if rows is None else without_special_tokens(rows, token_ids, config.bos_token_id, config.eos_token_id)
+        for rows, token_ids in zip(results, group.get_prompt_token_ids_cpu(), strict=True)
+    ]
 
 
 def apply_head(
@@ -43,17 +56,19 @@ def apply_head(
 ) -> list[torch.Tensor | None]:
     """Each request's pooled rows through the head of its task; None stays None."""
     return [
-        None if rows is None else finish(task, dense(task, rows, head), own)
+        None if rows is None else finish(task, learned(task, rows, head), own)
         for rows, own in zip(pooled, params, strict=True)
     ]
 
 
-def dense(task: str, rows: torch.Tensor, head: HeadConfig) -> torch.Tensor:
+def learned(task: str, rows: torch.Tensor, head: HeadConfig) -> torch.Tensor:
     """The part of a head that is the same for every request: cast, learned layer, calibration."""
     if head.head_dtype is not None:
         rows = rows.to(head.head_dtype)
     if task in EMBED_TASKS:
         return rows if head.projector is None else head.projector(rows)
+    if task == "classify" and head.dense is not None:
+        rows = head.dense(rows).tanh()
     if head.classifier is not None:
         rows = head.classifier(rows)
     if head.logit_mean is not None:

@@ -95,6 +95,16 @@ class Approx:
         """The first `width` columns."""
         return Approx(self.value[..., :width], self.error[..., :width], self.dtype)
 
+    def rows(self, start: int, stop: int) -> "Approx":
+        """The rows from `start` to `stop`."""
+        return Approx(self.value[start:stop], self.error[start:stop], self.dtype)
+
+    def squeezed(self) -> "Approx":
+        """Without the last dimension if that is of size 1."""
+        if self.shape[-1] != 1:
+            return self
+        return Approx(self.value[..., 0], self.error[..., 0], self.dtype)
+
     def minus(self, mean: float) -> "Approx":
         """Less a constant, itself rounded to the dtype."""
         return Approx(self.value - mean, self.error + UNIT[self.dtype] * abs(mean), self.dtype).rounded()
@@ -126,6 +136,22 @@ class Approx:
             # Whatever the logits, a probability lies between 0 and 1.
             error = np.minimum(value * relative, np.maximum(value, 1 - value))
             return Approx(value, error, self.dtype).rounded(2)
+
+    def tanh(self) -> "Approx":
+        """Elementwise hyperbolic tangent, whose slope is at most 1."""
+        value = np.tanh(self.value)
+        return Approx(value, self.error + 4 * FLOAT32_UNIT * np.abs(value), self.dtype).rounded(2)
+
+    def maxsim(self, document: "Approx") -> "Approx":
+        """Of rows (n, h), the float32 sum of each row's largest product with a row (m, h) of the document."""
+        sizes, others = np.abs(self.value), np.abs(document.value)
+        with np.errstate(invalid="ignore", over="ignore"):
+            products = self.value @ document.value.T
+            error = self.error @ (others + document.error).T + sizes @ document.error.T
+            error += self.shape[-1] * FLOAT32_UNIT * ((sizes + self.error) @ (others + document.error).T)
+            largest, spread = products.max(axis=-1), error.max(axis=-1)
+            summed = spread.sum() + self.shape[0] * FLOAT32_UNIT * (np.abs(largest) + spread).sum()
+            return Approx(np.asarray(largest.sum()), np.asarray(summed), torch.float32).rounded()
 
     def sigmoid(self) -> "Approx":
         """Elementwise logistic function, whose slope is at most 1/4."""

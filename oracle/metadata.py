@@ -18,6 +18,16 @@ RowsConvention = Literal["group", "step"]
 
 
 @dataclass
+class LateInteractionParams:
+    """What late interaction makes of a request's rows: kept as a query, or scored against one as a document."""
+
+    mode: Literal["cache_query", "score_doc"]
+    query_key: str
+    query_uses: int | None = None
+    """Of a query: by how many documents."""
+
+
+@dataclass
 class PoolingParams:
     """Per-request parameters; the fields a pooler may read."""
 

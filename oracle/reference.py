@@ -4,11 +4,13 @@ The reference takes all rows of one finished request at once, so nothing in it c
 schedule, a batch or a buffer. Whatever the engine did, the outcome must be this.
 """
 
+from typing import Final
+
 import torch
 
 from oracle.approx import Approx
 from oracle.rows import Linear
-from oracle.scenario import Head, PoolingType, Request
+from oracle.scenario import Head, Options, PoolingType, Request
 
 Expected = torch.Tensor | Approx
 """Rows that must match bit for bit, or a value with an error budget."""
@@ -44,12 +46,13 @@ def pool(pooling_type: PoolingType, rows: torch.Tensor, request: Request) -> Exp
             return Approx.exact(rows).mean()
 
 
-def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Expected:
+def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Approx:
     """What the learned layers make of pooled rows.
 
     embed tasks: cast, projector, cut to `dimensions`, then L2 norm if `use_activation`. classify
-    tasks: cast, classifier, `(logits - mean) / sigma`, then softmax over two or more labels or
-    sigmoid of one if `use_activation`.
+    tasks: cast, for `classify` the dense layer and its tanh, classifier, `(logits - mean) / sigma`, then
+    softmax over two or more labels or sigmoid of one if `use_activation`. Learned layers always run: the
+    flag is for the last activation alone.
     """
     result = pooled if isinstance(pooled, Approx) else Approx.exact(pooled)
     if head.head_dtype is not None:
@@ -59,16 +62,39 @@ def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Exp
             result = _through(projector(head.embedding_size, seed), result)
         if request.dimensions is not None:
             result = result.cut(request.dimensions)
-        return result.normalize() if request.use_activation else result
+        return result if request.use_activation is False else result.normalize()
+    if head.dense and request.task == "classify":
+        result = _through(dense(result.shape[-1], seed), result).tanh()
     if head.num_labels is not None:
         result = _through(classifier(head.num_labels, seed), result)
     if head.logit_mean is not None:
         result = result.minus(head.logit_mean)
     if head.logit_sigma is not None:
         result = result.over(head.logit_sigma)
-    if not request.use_activation:
+    if request.use_activation is False:
         return result
     return result.softmax() if result.shape[-1] >= 2 else result.sigmoid()
+
+
+def without_special_tokens(result: Approx, request: Request, options: Options) -> Approx:
+    """A token task's result less the rows of BOS at the prompt's start and of EOS at its end.
+
+    Only rows go: (tokens left, width) however few are left, or (tokens left,) where the width is 1, which is
+    a score a token.
+    """
+    ids = request.prompt_token_ids
+    start, stop = int(ids[0] == options.bos_token_id), len(ids) - int(ids[-1] == options.eos_token_id)
+    return result.rows(start, max(start, stop)).squeezed()
+
+
+def maxsim(query: Expected, document: Expected) -> Approx:
+    """A document's score: over the query's rows, the sum of the largest product with one of the document's."""
+    left, right = (rows if isinstance(rows, Approx) else Approx.exact(rows) for rows in (query, document))
+    return left.maxsim(right)
+
+
+NO_SCORE: Final = Approx.exact(torch.zeros(()))
+"""What a query is answered with, its rows being kept for its documents."""
 
 
 def projector(embedding_size: int, seed: int) -> Linear:
@@ -79,6 +105,11 @@ def projector(embedding_size: int, seed: int) -> Linear:
 def classifier(num_labels: int, seed: int) -> Linear:
     """The classifier of a scenario with this seed."""
     return Linear(num_labels, 2 * (seed % 8) + 1)
+
+
+def dense(hidden_size: int, seed: int) -> Linear:
+    """The dense layer of a scenario with this seed; its outputs are small, where tanh tells them apart."""
+    return Linear(hidden_size, 16 + seed % 8, 1 / 256)
 
 
 def _through(layer: Linear, rows: Approx) -> Approx:

@@ -106,7 +106,8 @@ def _realistic(values: Ints, seed: int) -> Any:
 
 
 def _key(row: torch.Tensor) -> bytes:
-    return bits(row.cpu().contiguous()).numpy().tobytes()
+    row = row.cpu().contiguous()
+    return bits(row).masked_fill(row.isnan(), -1).numpy().tobytes()
 
 
 def _show(row: torch.Tensor) -> str:
@@ -118,18 +119,22 @@ _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bytes as integers, so that nan equals itself and 0.0 differs from -0.0."""
+    """The same bytes as integers, so that a nan equals itself and 0.0 differs from -0.0."""
     return data(tensor).view(_BITS[tensor.element_size()])
 
 
-def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and dtype hold the same bytes."""
-    return torch.equal(data(left), data(right)) or torch.equal(bits(left), bits(right))
+def same_numbers(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype hold the same numbers.
+
+    A nan is a nan: on the way through another dtype the bits of its payload change, and no one can tell.
+    """
+    left, right = data(left), data(right)
+    return torch.equal(left, right) or bool(((left == right) | (left.isnan() & right.isnan())).all())
 
 
 @lru_cache(maxsize=64)
-def weight(in_features: int, out_features: int, seed: int) -> torch.Tensor:
-    """Head weights (out_features, in_features), float32: three entries of 2**-5 a row, one negative.
+def weight(in_features: int, out_features: int, seed: int, scale: float = 1 / 32) -> torch.Tensor:
+    """Head weights (out_features, in_features), float32: three entries of `scale` a row, one negative.
 
     Sparse and powers of two, so that products are exact in every dtype, sums stay far from overflow,
     and the result still depends on which row went in. Features at which another column would do no
@@ -138,33 +143,34 @@ def weight(in_features: int, out_features: int, seed: int) -> torch.Tensor:
     matrix = torch.zeros(out_features, in_features)
     for out in range(out_features):
         for term, sign in enumerate((1.0, 1.0, -1.0)):
-            matrix[out, (out * 7 + term * (5 + seed % 11) + seed) % in_features] += sign / 32
+            matrix[out, (out * 7 + term * (5 + seed % 11) + seed) % in_features] += sign * scale
     return matrix
 
 
 @lru_cache(maxsize=256)
-def _weight_on(device: torch.device, in_features: int, out_features: int, seed: int) -> torch.Tensor:
+def _weight_on(device: torch.device, in_features: int, out_features: int, seed: int, scale: float) -> torch.Tensor:
     """The weights on a device, as a served model has them before the first request."""
     with unaudited():
-        return weight(in_features, out_features, seed).to(device, non_blocking=True)
+        return weight(in_features, out_features, seed, scale).to(device, non_blocking=True)
 
 
 class Linear:
-    """A projector or classifier: callable on rows (..., in_features); bias-free.
+    """A learned layer: callable on rows (..., in_features); bias-free, with weights of one size, a power of two.
 
     It multiplies in float32 whatever the dtype, for torch's bfloat16 kernels on CPUs mix neighbouring
     rows where one holds inf and the width is odd (seen with torch 2.13): a fault of no pooler's.
     """
 
-    def __init__(self, out_features: int, seed: int) -> None:
+    def __init__(self, out_features: int, seed: int, scale: float = 1 / 32) -> None:
         self.out_features = out_features
         self.seed = seed
+        self.scale = scale
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows (..., in_features) to (..., out_features) of the same dtype."""
-        matrix = _weight_on(rows.device, rows.shape[-1], self.out_features, self.seed)
+        matrix = _weight_on(rows.device, rows.shape[-1], self.out_features, self.seed, self.scale)
         return torch.nn.functional.linear(rows.float(), matrix).to(rows.dtype)
 
     def matrix(self, in_features: int) -> torch.Tensor:
         """The weights (out_features, in_features) in float32 on the host."""
-        return weight(in_features, self.out_features, self.seed)
+        return weight(in_features, self.out_features, self.seed, self.scale)

@@ -20,6 +20,7 @@ POOLING_TYPES: Final[tuple[PoolingType, ...]] = get_args(PoolingType)
 MALFORMED: Final[tuple[Malformed, ...]] = get_args(Malformed)
 VERSION: Final = 1
 LINE_LENGTH: Final = 110
+MAX_MODEL_LEN: Final = 2048
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -35,10 +36,13 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     name: Annotated[str, msgspec.Meta(min_length=1)]
     task: Task
     prompt_token_ids: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
-    dimensions: Positive | None = None
-    use_activation: bool = True
+    dimensions: Natural | None = None
+    use_activation: bool | None = True
+    """None leaves it to verification, whose default is True."""
     step_tag_id: Natural | None = None
     returned_token_ids: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)] | None = None
+    query: str | None = None
+    """Name of the request whose rows this one's are scored against, as a document (late interaction)."""
     num_cached_tokens: Natural = 0
     """Tokens found in the prefix cache: the engine never computes their rows."""
     nan_at: Natural | None = None
@@ -82,6 +86,17 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Width after the classifier of the classify tasks; None: no classifier."""
     logit_mean: float | None = None
     logit_sigma: float | None = None
+    dense: bool = False
+    """A dense layer with a tanh in front of the classifier of `classify`, as BERT's pooler has."""
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a model says of its embeddings, against which pooling params are verified."""
+
+    is_matryoshka: bool = True
+    """Whether its embeddings may be cut."""
+    matryoshka_dimensions: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] | None = None
+    """To which widths; None: to any."""
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -114,7 +129,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     malformed: Malformed | None = None
     """A mistake of the caller, which the pooler must reject or survive."""
     head: Head = Head()
+    bos_token_id: Natural | None = None
+    """Token whose row, at the start of a prompt, is no result of a token task; None: no such filter."""
+    eos_token_id: Natural | None = None
+    """The same at the end of a prompt."""
+    model: Model | None = None
+    """Each request's params are verified against this model before any is scheduled; None: they aren't."""
     seed: Natural = 0
+
+    @property
+    def filters_special_tokens(self) -> bool:
+        """Whether token tasks go through the filter of BOS and EOS."""
+        return self.bos_token_id is not None or self.eos_token_id is not None
 
 
 class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -137,6 +163,8 @@ class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Tokens a step at most."""
     max_num_seqs: Positive = 4
     """Requests a step at most."""
+    max_model_len: Positive = MAX_MODEL_LEN
+    """Tokens of a prompt at most."""
     num_blocks: Positive = 64
     """KV cache blocks, one of which is the null block and serves nobody."""
     block_size: Positive = 4
@@ -166,9 +194,17 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     traffic: Traffic | None = None
     version: int = VERSION
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # msgspec leaves out a default only if it is that very object, which a pickled string isn't any more.
+        return _decoded, (msgspec.json.encode(self),)
+
     def pooling_type(self, request: Request) -> PoolingType:
         """The pooling type that serves the request's task."""
         return self.options.tok_pooling_type if request.is_token_task else self.options.seq_pooling_type
+
+
+def _decoded(text: bytes) -> Scenario:
+    return msgspec.json.decode(text, type=Scenario)
 
 
 def dumps(scenario: Scenario) -> str:
@@ -258,7 +294,16 @@ def problems(scenario: Scenario) -> Iterator[str]:
     """Why the scenario can't happen in an engine, each with the path of the offending field."""
     if scenario.options.malformed and scenario.options.level != "method":
         yield "malformed input is for level `method` only - at `$.options.malformed`"
+    if scenario.options.filters_special_tokens:
+        at = "bos_token_id" if scenario.options.bos_token_id is not None else "eos_token_id"
+        if scenario.options.level != "pooler":
+            yield f"the filter of BOS and EOS is for level `pooler` only - at `$.options.{at}`"
+        elif scenario.options.tok_pooling_type != "ALL":
+            yield f"the filter of BOS and EOS needs all of a prompt's rows - at `$.options.{at}`"
+    if scenario.options.model is not None and scenario.options.level != "pooler":
+        yield "params are verified at level `pooler` only - at `$.options.model`"
     yield from _traffic_problems(scenario)
+    yield from _document_problems(scenario)
     yield from _request_problems(scenario)
     yield from _step_problems(scenario)
 
@@ -290,6 +335,11 @@ def _traffic_problems(scenario: Scenario) -> Iterator[str]:
         at = f"$.requests[{index}].prompt_token_ids"
         if request.prompt_len > room:
             yield f"the KV cache has room for {room} tokens, not for a prompt of {request.prompt_len} - at `{at}`"
+        if request.prompt_len > traffic.max_model_len:
+            yield (
+                f"a prompt of {request.prompt_len} tokens is longer than the model's {traffic.max_model_len} "
+                f"- at `{at}`"
+            )
         if not scenario.options.enable_chunked_prefill and request.prompt_len > traffic.token_budget:
             yield (
                 f"chunked prefill is off, so a prompt of {request.prompt_len} tokens never fits the budget of "
@@ -322,11 +372,33 @@ def _request_problems(scenario: Scenario) -> Iterator[str]:
         for token_id in request.returned_token_ids or ():
             if token_id >= options.hidden_size:
                 yield f"column {token_id} is past the hidden size {options.hidden_size} - at `{at}.returned_token_ids`"
-        if request.dimensions is not None and request.dimensions > embedding_width(scenario, request):
+        if request.use_activation is None and options.model is None:
+            yield f"without verification a flag must be True or False - at `{at}.use_activation`"
+        if refusal(request, options):
+            continue
+        if request.dimensions is not None and not 1 <= request.dimensions <= embedding_width(scenario, request):
             yield (
-                f"{request.dimensions} dimensions are more than the embedding's "
+                f"{request.dimensions} dimensions are not from 1 to the embedding's "
                 f"{embedding_width(scenario, request)} - at `{at}.dimensions`"
             )
+
+
+def _document_problems(scenario: Scenario) -> Iterator[str]:
+    options = scenario.options
+    requests = {request.name: request for request in scenario.requests}
+    for index, request in enumerate(scenario.requests):
+        if request.query is None:
+            continue
+        at = f"$.requests[{index}].query"
+        query = requests.get(request.query)
+        if options.level != "pooler" or options.tok_pooling_type != "ALL":
+            yield f"documents are scored at level `pooler` and under ALL only - at `{at}`"
+        elif options.filters_special_tokens or options.model is not None:
+            yield f"documents are scored without a filter of BOS and EOS and without verification - at `{at}`"
+        elif query is None or query.query is not None:
+            yield f"{request.query!r} is no request that documents may be scored against - at `{at}`"
+        elif {(own.task, own.dimensions) for own in (query, request)} != {("token_embed", None)}:
+            yield f"{request.name!r} and its query must be of task token_embed, in whole width - at `{at}`"
 
 
 def embedding_width(scenario: Scenario, request: Request) -> int:
@@ -337,6 +409,33 @@ def embedding_width(scenario: Scenario, request: Request) -> int:
     if options.tok_pooling_type == "STEP" and request.is_token_task and request.returned_token_ids:
         return len(request.returned_token_ids)
     return options.hidden_size
+
+
+def refusal(request: Request, options: Options) -> str:
+    """Why verification must refuse the request's params; empty if it must accept them, or there is none."""
+    model, dimensions = options.model, request.dimensions
+    if model is None:
+        return ""
+    if options.tok_pooling_type != "STEP" and (request.step_tag_id, request.returned_token_ids) != (None, None):
+        return "steps are asked of a model that doesn't pool by steps"
+    if dimensions is None:
+        return ""
+    if request.task not in ("embed", "token_embed"):
+        return f"dimensions are asked of {request.task}, which has no embeddings"
+    if not model.is_matryoshka:
+        return "dimensions are asked of embeddings that can't be cut"
+    width = model_width(options)
+    if not 1 <= dimensions <= width:
+        return f"{dimensions} dimensions are asked of embeddings that have {width}"
+    if model.matryoshka_dimensions is not None and dimensions not in model.matryoshka_dimensions:
+        told = ", ".join(map(str, model.matryoshka_dimensions))
+        return f"{dimensions} dimensions are asked of embeddings that may be cut to {told} only"
+    return ""
+
+
+def model_width(options: Options) -> int:
+    """Width of the embeddings that the options' model says it has."""
+    return options.hidden_size if options.head.embedding_size is None else options.head.embedding_size
 
 
 def _step_problems(scenario: Scenario) -> Iterator[str]:
@@ -365,6 +464,8 @@ def _step_problems(scenario: Scenario) -> Iterator[str]:
             left = requests[name].prompt_len - computed[name]
             if name in in_step:
                 yield f"request {name!r} is scheduled twice in one step - at `{here}`"
+            if refused := refusal(requests[name], scenario.options):
+                yield f"request {name!r} never gets past verification: {refused} - at `{here}`"
             if name in gone:
                 yield f"request {name!r} has already left - at `{here}`"
             elif num_tokens > left:

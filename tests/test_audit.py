@@ -258,7 +258,7 @@ def test_fuzz_holds_to_a_budget(name: str, exit_code: int, tmp_path: Path) -> No
     shared = ["--device", "sim", "--sync-budget", "0"]
     result = invoke("fuzz", *shared, "--subject", name, "--max-scenarios", "20", "--seed", "1", "--save", str(tmp_path))
     assert result.exit_code == exit_code, result.output
-    for finding in tmp_path.iterdir():
+    for finding in tmp_path.glob("*.json"):
         assert f"{finding.name} --device sim --sync-budget 0" in result.output
         assert invoke("replay", str(finding), *shared).exit_code == 1
         assert invoke("replay", str(finding), "--device", "sim").exit_code == 0

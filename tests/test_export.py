@@ -77,7 +77,8 @@ def can_be_exported(scenario: Scenario) -> bool:
         if scenario.pooling_type(request) == "STEP"
     }
     learned = scenario.options.head.embedding_size or scenario.options.head.num_labels
-    return bool(scenario.requests and scenario.steps) and not (learned and widths - {0})
+    scored = any(request.query is not None for request in scenario.requests)
+    return bool(scenario.requests and scenario.steps) and not scored and not (learned and widths - {0})
 
 
 def test_the_test_is_green_on_a_right_subject_whatever_the_scenario() -> None:

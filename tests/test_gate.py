@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+from tests import command
+from tests.command import ROOT
 
 CLS = """
 def factory(config):
@@ -29,10 +29,7 @@ WRONG = CLS.replace("first_token", "last_token")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository with a right pooler in it, committed, and `poolproof` on the path."""
-    (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "poolproof"
-    command.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m fuzz "$@"\n')
-    command.chmod(0o755)
+    command.install(tmp_path / "bin")
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "mine.py").write_text(CLS)
@@ -75,7 +72,7 @@ def test_the_action_annotates_and_keeps_its_reports(checkout: Path) -> None:
     steps = {step["name"]: step for step in action["runs"]["steps"]}
     inputs = {name: value.get("default", "") for name, value in action["inputs"].items()}
     assert steps["Check"]["env"] == {name.upper(): f"${{{{ inputs.{name} }}}}" for name in inputs}
-    environment = {"SUBJECT": "mine.py:factory", "SINCE": "", "REPORT": inputs["report"]}
+    environment = {name.upper(): value for name, value in inputs.items()} | {"SUBJECT": "mine.py:factory"}
 
     passed = run(steps["Check"]["run"], checkout, **environment)
     assert passed.returncode == 0, passed.stdout + passed.stderr
@@ -95,6 +92,36 @@ def test_the_gitlab_job_writes_what_it_uploads(checkout: Path) -> None:
     assert result.returncode == 1, result.stderr
     for path in (*job["artifacts"]["paths"], job["artifacts"]["reports"]["junit"]):
         assert (checkout / path).exists()
+
+
+def test_a_baseline_lets_what_was_there_pass_and_nothing_else(checkout: Path) -> None:
+    """As a project with an old fault takes the action up: accept, commit, and only what is new fails."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    script = next(step["run"] for step in action["runs"]["steps"] if step["name"] == "Check")
+    job = {name.upper(): value.get("default", "") for name, value in action["inputs"].items()} | {"KNOWN": "allow"}
+    (checkout / "poolproof.toml").write_text('subject = ["mine.py:factory"]\nledger = "known"\n')
+    (checkout / "mine.py").write_text(WRONG)
+    assert run(script, checkout, **job).returncode == 1
+
+    accepted = run("poolproof corpus accept --all --why 'not yet mended'", checkout)
+    assert accepted.returncode == 0, accepted.stderr
+    assert accepted.stdout.startswith("known from now on: known/mine-py-factory-values-")
+    baseline = run(script, checkout, **job)
+    assert baseline.returncode == 0, baseline.stdout
+    assert "holds: 1 finding, of which known: 1, on mine.py:factory" in baseline.stdout
+    again = run("poolproof corpus accept --all", checkout)
+    assert again.stdout == "nothing in .poolproof/findings that isn't known\n"
+
+    (checkout / "mine.py").write_text(WRONG.replace("token_indices_gpu]", "token_indices_gpu[:2]]"))
+    worse = run(script, checkout, **job)
+    assert worse.returncode == 1
+    assert "violates: 2 findings, of which known: 1, on mine.py:factory" in worse.stdout
+    assert "one-output-per-request is broken by mine.py:factory" in worse.stdout
+
+    (checkout / "mine.py").write_text(CLS)
+    mended = run(script, checkout, **job)
+    assert mended.returncode == 2
+    assert "the ledger is out of date: mine-py-factory-values-" in mended.stderr
 
 
 def test_a_commit_that_is_not_there_is_told(checkout: Path) -> None:

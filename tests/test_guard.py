@@ -125,3 +125,16 @@ def test_without_a_pooling_type_the_structure_alone_is_checked() -> None:
     assert len(Engine([2, 3]).step(pool, [2, 3], [2, 3])) == 2
     with pytest.raises(ContractError, match="one-output-per-request"):
         Engine([2, 3]).step(guard(lambda rows, metadata: [rows]), [2, 3], [2, 3])
+
+
+def test_a_break_may_be_told_and_passed_over() -> None:
+    told: list[str] = []
+    outputs = iter([[None], [torch.zeros(4, 3)], [torch.zeros(4, 3)]])
+    pool = guard(lambda rows, metadata: next(outputs), "ALL", lambda broken: told.append(broken.violation.contract))
+    engine = Engine([4])
+    assert engine.step(pool, [2], [2], rows=3) == [None]
+    # Nobody knows what it was handed before, so nothing is said of it until it starts over.
+    engine.step(pool, [2], [4])
+    assert told == ["rows-cover"]
+    engine.step(pool, [4], [4])
+    assert told == ["rows-cover", "values"]

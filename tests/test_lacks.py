@@ -1,5 +1,6 @@
 """What a subject lacks: it is not asked for it, and a campaign draws none of it in vain."""
 
+from dataclasses import replace
 from itertools import islice
 from typing import get_args
 
@@ -18,7 +19,7 @@ WHOLE = BUILTIN["sliced"]
 
 
 def without(*lacks: Lack) -> Subject:
-    return Subject("lacking", WHOLE.build, WHOLE.supports, WHOLE.rows, WHOLE.levels, lacks=frozenset(lacks))
+    return replace(WHOLE, name="lacking", lacks=frozenset(lacks))
 
 
 def drawn(*subjects: Subject) -> list[bool]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from oracle.approx import Approx
-from oracle.reference import apply_head, pool
-from oracle.scenario import Head, PoolingType, Request
+from oracle.reference import apply_head, pool, without_special_tokens
+from oracle.scenario import Head, Options, PoolingType, Request
 
 ROWS = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 12.0]])
 
@@ -87,3 +87,30 @@ def test_a_zero_row_is_normalised_to_zero() -> None:
     assert isinstance(result, Approx)
     assert not result.wrong(torch.zeros(1, 4)).any()
     assert result.wrong(torch.full((1, 4), torch.nan)).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "bos", "eos", "expected"),
+    [
+        ((1, 7, 2), 1, 2, [[3, 4]]),
+        ((1, 7, 2), 1, None, [[3, 4], [5, 12]]),
+        ((7, 7, 2), 1, 2, [[1, 2], [3, 4]]),
+        ((7, 1, 7), 1, 1, [[1, 2], [3, 4], [5, 12]]),
+        ((1, 2), 1, 2, []),
+        ((1,), 1, 1, []),
+    ],
+)
+def test_special_tokens_go_at_the_ends_and_nowhere_else(
+    ids: tuple[int, ...], bos: int, eos: int | None, expected: list[Any]
+) -> None:
+    rows = Approx.exact(ROWS[: len(ids)])
+    left = without_special_tokens(rows, request(ids=ids), Options(bos_token_id=bos, eos_token_id=eos))
+    assert value(left) == expected
+    assert left.shape == (len(expected), 2)
+
+
+def test_a_score_a_token_has_one_axis_whatever_is_left() -> None:
+    for count in (3, 2, 1):
+        scores = Approx.exact(ROWS[:count, :1])
+        left = without_special_tokens(scores, request(ids=(1, 7, 7)[:count]), Options(bos_token_id=1))
+        assert left.shape == (count - 1,)

@@ -25,12 +25,18 @@ from tests.releases import release
 
 pytestmark = pytest.mark.releases
 CPU = torch.device("cpu")
+SINGLE_FILE = {
+    "async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", "bos-eos-filter", "dense-head",
+    "late-interaction",
+}  # fmt: skip
 LACKS = {
-    "0.11.0": {"async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype"},
-    "0.12.0": {"async-scheduling", "chunked-token-tasks", "logit-sigma", "open-head-dtype"},
-    "0.13.0": {"async-scheduling", "logit-sigma", "open-head-dtype"},
-    "0.19.1": {"logit-sigma"},
-    "0.33.0": set(),
+    "0.11.0": {"chunked-token-tasks", "token-heads", *SINGLE_FILE},
+    "0.12.0": {"chunked-token-tasks", *SINGLE_FILE},
+    "0.13.0": SINGLE_FILE,
+    "0.14.1": {"logit-sigma", "chunked-bos-eos-filter", "bos-eos-filter", "late-interaction"},
+    "0.17.1": {"logit-sigma", "chunked-bos-eos-filter", "late-interaction"},
+    "0.19.1": {"logit-sigma", "chunked-bos-eos-filter"},
+    "0.33.0": {"chunked-bos-eos-filter"},
 }
 """By the last release that lacks just these."""
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracle.rows import STALE, Linear, Universe, bits, exact_rows, same_bits, weight
+from oracle.rows import STALE, Linear, Universe, bits, exact_rows, same_numbers, weight
 from oracle.scenario import Options, Request, Scenario
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -53,9 +53,25 @@ def test_a_row_is_named_by_request_and_token(content: str, dtype: str) -> None:
 
 def test_bits_tell_zero_from_minus_zero_and_nan_from_nothing() -> None:
     nan, zero = torch.tensor([torch.nan]), torch.tensor([0.0])
-    assert same_bits(nan, nan.clone())
+    assert same_numbers(nan, nan.clone())
+    assert not same_numbers(nan, zero)
     assert torch.equal(bits(zero), torch.zeros(1, dtype=torch.int32))
     assert not torch.equal(bits(zero), bits(-zero))
+
+
+def test_a_nan_is_a_nan_whatever_its_payload() -> None:
+    nan = torch.tensor([0x7FC0, 0x7FC1], dtype=torch.int16).view(torch.bfloat16)
+    assert not torch.equal(bits(nan[:1]), bits(nan[1:]))
+    assert same_numbers(nan[:1], nan[1:])
+
+
+def test_a_row_of_nan_is_named_whatever_its_payload() -> None:
+    # torch.gather changes it, in bfloat16 on a CPU.
+    there = universe([3], dtype="bfloat16")
+    there.rows[1] = torch.nan
+    row = there.of("a", 1, 1)[0]
+    other = torch.full_like(bits(row), -1).view(torch.bfloat16)
+    assert there.origin(other) == there.origin(row) == "request a, token 1"
 
 
 def test_weights_are_exact_and_depend_on_the_seed() -> None:

@@ -1,6 +1,7 @@
 """Scenarios survive JSON, and what can't be is refused with the path of the offending field."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -43,6 +44,10 @@ def test_the_valid_scenario_is_read() -> None:
 def test_json_round_trips_and_the_generator_makes_only_possible_scenarios(scenario: Scenario) -> None:
     assert loads(dumps(scenario)) == scenario
     assert list(problems(scenario)) == []
+    carried = pickle.loads(pickle.dumps(scenario))
+    assert carried == scenario
+    # Files are named by what is written, so the same must be written in another process.
+    assert dumps(carried) == dumps(scenario)
 
 
 def test_json_keeps_a_step_on_one_line() -> None:
@@ -62,7 +67,7 @@ def test_json_keeps_a_step_on_one_line() -> None:
         ("requests.0.num_cached_tokens", 1, "not ALL - at `$.requests[0].num_cached_tokens`"),
         ("requests.0.nan_at", 3, "past the prompt's 3 tokens - at `$.requests[0].nan_at`"),
         ("requests.0.returned_token_ids", [4], "column 4 is past the hidden size 4"),
-        ("requests.1.dimensions", 5, "5 dimensions are more than the embedding's 4"),
+        ("requests.1.dimensions", 5, "5 dimensions are not from 1 to the embedding's 4"),
         ("steps.0.scheduled.0.1", 0, "Expected `int` >= 1 - at `$.steps[0].scheduled[0][1]`"),
         ("steps.0.scheduled.0.1", 4, "request 'a' has 3 tokens left, not 4 - at `$.steps[0].scheduled[0]`"),
         ("steps.0.scheduled.1.0", "a", "scheduled twice in one step - at `$.steps[0].scheduled[1]`"),

@@ -14,11 +14,13 @@ from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from impl.builtin import BUILTIN
 from impl.config import Subject
+from impl.loading import load
 from oracle.contracts import BEFORE, all_contracts, first_broken
+from tests.flock import FLOCK
 from tests.zoo import CALLERS, ZOO
 from tests.zoo.callers import good_caller
 from tests.zoo.heads import Apart
-from tests.zoo.joints import Chunked, Cut, Last, Layer, Means, Steps
+from tests.zoo.joints import Chunked, Cut, Filtering, Last, Layer, Means, Steps
 from tests.zoo.register import BadCaller, BadPooler, layer_of, subject_of
 
 CPU = torch.device("cpu")
@@ -29,6 +31,8 @@ OF_ENGINES = {"batch-belongs-together", "every-request-finishes", "finishes-once
 """Contracts that only an engine can break; `test_engine` has the bad engines."""
 OF_DEVICES = {"sync-budget", "waits-do-not-grow"}
 """Contracts that no pooler breaks on a CPU; `zoo_sim` has those that break them on the simulated device."""
+OF_PROCESSES = {"comes-back", "process-survives", "same-answer-again"}
+"""Contracts that show only where a subject has a process of its own; `test_workers` has those that break them."""
 BETWEEN_RUNS = "state-determines-behaviour"
 """The one contract that no single run can show; `check` does."""
 
@@ -40,6 +44,7 @@ JOINTS = (
     subject_of(Means, ("MEAN",)),
     layer_of(Layer, "layer", ("ALL", "STEP", "CLS", "LAST", "MEAN")),
     layer_of(Apart, "apart", ("ALL", "LAST")),
+    layer_of(Filtering, "filtering", ("ALL",), ("bos-eos-filter",)),
 )
 """What the members of the zoo are made of; each is right."""
 
@@ -88,7 +93,10 @@ def test_the_caller_is_good_before_it_is_spoiled() -> None:
     assert first_broken(BEFORE, good_caller().call()) is None
 
 
-@pytest.mark.parametrize("subject", [*BUILTIN.values(), *JOINTS], ids=lambda subject: subject.name)
+FLOCKED = [load(f"tests.flock:{name}") for name in FLOCK]
+
+
+@pytest.mark.parametrize("subject", [*BUILTIN.values(), *JOINTS, *FLOCKED], ids=lambda subject: subject.name)
 def test_a_right_pooler_is_left_alone(subject: Subject) -> None:
     seen = list(judgements(subject, 300))
     assert [judgement for judgement in seen if judgement.verdict.is_finding] == []
@@ -97,7 +105,7 @@ def test_a_right_pooler_is_left_alone(subject: Subject) -> None:
 
 def test_each_contract_has_a_member_that_it_should_catch() -> None:
     expected = {contract for bad in ZOO for contract in bad.contracts} | {bad.contract for bad in CALLERS}
-    assert expected | OF_ENGINES | OF_DEVICES == {contract.name for contract in all_contracts()}
+    assert expected | OF_ENGINES | OF_DEVICES | OF_PROCESSES == {contract.name for contract in all_contracts()}
 
 
 def test_each_member_says_how_it_came_about() -> None:

@@ -43,7 +43,9 @@ def main() -> None:
         subjects.write(room, slip)
         report = ("--save", "findings", "--report", "html=report.html")
         told = poolproof(room, "fuzz", "--subject", "mine.py:factory", "--max-scenarios", "300", "--seed", "1", *report)
-        furnish(room, told, str(min((room / "findings").iterdir()).relative_to(room)))
+        furnish(room, told, str(min((room / "findings").glob("*.json")).relative_to(room)))
+        # Where the campaign stands is of no use without the process.
+        (room / "findings" / "campaign.state").unlink()
         shutil.rmtree(room / "__pycache__", ignore_errors=True)
     if find_spec("vllm") is None:
         return

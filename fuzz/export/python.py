@@ -124,7 +124,7 @@ def _follows(before: tuple[str, int] | None, row: tuple[str, int] | None) -> boo
 
 def params(request: Request) -> str:
     """The request's pooling params."""
-    fields = [f'task="{request.task}"', f"use_activation={request.use_activation}"]
+    fields = [f'task="{request.task}"', f"use_activation={request.use_activation is not False}"]
     set_ones = [field for field in ("dimensions", "step_tag_id") if getattr(request, field) is not None]
     fields += [f"{field}={getattr(request, field)}" for field in set_ones]
     if request.returned_token_ids is not None:
@@ -161,11 +161,9 @@ def _due(request: Request, scenario: Scenario, name: str) -> str:
             return name
 
 
-def token_ids(call: TracedCall, requests: dict[str, Request]) -> str:
+def token_ids(call: TracedCall, requests: dict[str, Request], padding: int) -> str:
     """Padded prompt token ids of the call's requests."""
     width = max((requests[name].prompt_len for name in call.names), default=0)
-    tags = [request.step_tag_id for request in requests.values() if request.step_tag_id is not None]
-    padding = tags[0] if tags else 0
     return literal([_padded(requests[name].prompt_token_ids, width, padding) for name in call.names], indent=8)
 
 

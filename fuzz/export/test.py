@@ -24,7 +24,7 @@ from fuzz.world import World
 from impl.builtin import BUILTIN
 from oracle import metadata
 from oracle.contracts import named
-from oracle.reference import classifier, projector
+from oracle.reference import classifier, dense, projector
 from oracle.rows import STALE
 from oracle.scenario import Scenario
 
@@ -50,12 +50,16 @@ def as_pytest(finding: Finding) -> str:
     """The source of a test file.
 
     Raises:
-        ExportError: the contract can't be told from outside the harness.
+        ExportError: it can't be told from outside the harness.
     """
     if finding.contract not in BY_OUTPUT | BY_CHECK:
         raise ExportError(
             f"{finding.contract} can't be told by a standalone test; those that can are "
             f"{', '.join(sorted(BY_OUTPUT | BY_CHECK))}"
+        )
+    if finding.before is not None:
+        raise ExportError(
+            "it fails only after other scenarios in the same process, which a standalone test doesn't run"
         )
     return _Writer(finding).source()
 
@@ -71,6 +75,8 @@ class _Writer:
         self.requests = {request.name: request for request in self.scenario.requests}
         self.names = python.variables(self.scenario)
         self.calls = trace(self.scenario)
+        if self.world.documents:
+            raise ExportError("late interaction is the worker's, which a standalone test does not have")
         if not self.calls:
             raise ExportError("no pooler is called in this scenario, so there is nothing to test")
         types = list(dict.fromkeys(call.pooling_type for call in self.calls))
@@ -114,10 +120,14 @@ class _Writer:
             "logit_sigma": head.logit_sigma,
             "projector": None,
             "classifier": None,
+            "dense": None,
         }
+        if head.dense and self.finding.spec.startswith("vllm"):
+            raise ExportError("BERT's dense layer can't be made without a model in a standalone test")
         for name, size, layer in (
             ("projector", head.embedding_size, projector),
             ("classifier", head.num_labels, classifier),
+            ("dense", self.options.hidden_size if head.dense else None, dense),
         ):
             if size is not None:
                 widths = {self._width(request.name) for request in scenario.requests}
@@ -221,7 +231,7 @@ class _Writer:
             f"seq_lens={list(whole.seq_lens)}",
         ]
         if self.world.needs_token_ids:
-            arguments.append(f"token_ids={python.token_ids(whole, self.requests)}")
+            arguments.append(f"token_ids={python.token_ids(whole, self.requests, self.world.padding_token_id)}")
         yield "metadata = pooling_metadata("
         yield from (f"    {argument}," for argument in arguments)
         yield f"){cut}"

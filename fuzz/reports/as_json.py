@@ -7,6 +7,7 @@ import msgspec
 
 from fuzz.blame import Blame
 from fuzz.campaign import Report
+from fuzz.findings import Before
 from oracle.scenario import Scenario
 
 VERSION: Final = 1
@@ -18,7 +19,7 @@ class FindingForm(msgspec.Struct, forbid_unknown_fields=True):
     contract: str
     subject: str
     spec: str
-    verdict: Literal["violates", "crashes"]
+    verdict: Literal["violates", "crashes", "hangs", "unstable"]
     pooling_type: str
     step: int | None
     message: str
@@ -26,6 +27,7 @@ class FindingForm(msgspec.Struct, forbid_unknown_fields=True):
     place: str
     count: int
     file: str | None
+    before: Before | None
     known: str
     url: str
     scenario: Scenario

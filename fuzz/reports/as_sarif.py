@@ -69,5 +69,6 @@ def _result(finding: Finding, rule: int, allowed: bool) -> dict[str, Any]:
         "message": {"text": f"{told.headline}\n\n{as_text(finding)}"},
         "locations": [where],
         "occurrenceCount": finding.count,
+        "workItemUris": [finding.url] if finding.url else [],
         "partialFingerprints": {"poolproof/v1": fingerprint(finding.scenario)},
     }

@@ -6,6 +6,7 @@ to release is read off the signatures.
 
 from abc import ABC, abstractmethod
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -115,17 +116,61 @@ class Package(Layer):
                {"logit_mean": head.logit_mean, "logit_sigma": head.logit_sigma}),
         }  # fmt: skip
         return {
-            "token_embed": tok_pooler(tok_method, library["TokenEmbeddingPoolerHead"](**embed)),
-            "token_classify": tok_pooler(tok_method, library["TokenClassifierPoolerHead"](**classify)),
+            "token_embed": self._filter(tok_pooler(tok_method, library["TokenEmbeddingPoolerHead"](**embed)), config),
+            "token_classify": self._filter(
+                tok_pooler(tok_method, library["TokenClassifierPoolerHead"](**classify)), config
+            ),
             "embed": seq_pooler(seq_method, library["EmbeddingPoolerHead"](**embed)),
-            "classify": seq_pooler(seq_method, library["ClassifierPoolerHead"](**classify)),
+            "classify": seq_pooler(
+                seq_method if head.dense is None else self._dense_pooler(config),
+                library["ClassifierPoolerHead"](**classify),
+            ),
         }
+
+    def _dense_pooler(self, config: PoolerConfig) -> Any:
+        """BERT's pooler, the pooling in front of its classifier, with the scenario's weights loaded."""
+        model_config = SimpleNamespace(
+            head_dtype=config.head.head_dtype,
+            pooler_config=SimpleNamespace(seq_pooling_type=config.seq_pooling_type),
+            # The weights, which are loaded below, know how wide they are.
+            hf_config=SimpleNamespace(hidden_size=1),
+        )
+        pooler = self.library.excerpt("BertPooler")(model_config)
+        pooler.dense = _Loaded(config.head.dense)
+        return pooler
 
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
+        # The filter asserts that no prompt is cut; its models are encoders, whose prompts engines never cut.
+        found: set[Lack] = {"chunked-bos-eos-filter"}
         # Until 0.19 there was a bias, which is the mean by another name, and no sigma.
-        has_sigma = "logit_sigma" in signature(self.library["ClassifierPoolerHead"]).parameters
-        return frozenset() if has_sigma else frozenset(("logit-sigma",))
+        if "logit_sigma" not in signature(self.library["ClassifierPoolerHead"]).parameters:
+            found.add("logit-sigma")
+        if not self.library.has("BOSEOSFilter"):
+            found.add("bos-eos-filter")
+        if self.library.excerpt("BertPooler") is None:
+            found.add("dense-head")
+        if not self.library.has("LateInteractionRunner"):
+            found.add("late-interaction")
+        return frozenset(found)
+
+    def _filter(self, pooler: Any, config: PoolerConfig) -> Any:
+        if config.bos_token_id is None and config.eos_token_id is None:
+            return pooler
+        # To the release, -1 is no token.
+        ids = (-1 if token_id is None else token_id for token_id in (config.bos_token_id, config.eos_token_id))
+        return self.library["BOSEOSFilter"](pooler, *ids)
+
+
+class _Loaded(torch.nn.Module):
+    """A learned layer of the scenario, as a module."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        return self.layer(rows)
 
 
 class SingleFile(Layer):
@@ -159,7 +204,11 @@ class SingleFile(Layer):
     def lacks(self) -> frozenset[Lack]:
         """See `Layer.lacks`."""
         # The runner copied outputs to the host before it went on, whatever the scheduler.
-        found: set[Lack] = {"async-scheduling", "logit-sigma", "open-head-dtype"}
+        # BERT's dense layer ran in the model's dtype whatever that of the head, and for CLS alone.
+        found: set[Lack] = {
+            "async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", "bos-eos-filter",
+            "dense-head", "late-interaction",
+        }  # fmt: skip
         if not self.library.has("PoolingStates"):
             found.add("chunked-token-tasks")
         if not self.library.has("AllPooler"):

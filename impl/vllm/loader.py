@@ -83,6 +83,9 @@ class Sources:
 class Library(ABC):
     """A vLLM's classes by name."""
 
+    whole = False
+    """Whether all of vLLM is there, kernels included."""
+
     def __init__(self, root: Path) -> None:
         self.sources = Sources(root)
 
@@ -103,6 +106,10 @@ class Library(ABC):
                 f"{self.sources.searched} modules about pooling, then in all others"
             )
         return getattr(self.load(module), name)
+
+    @abstractmethod
+    def excerpt(self, name: str) -> Any:
+        """A class out of a module that is not about pooling, or None if there is none that is known."""
 
     @abstractmethod
     def load(self, module: str) -> ModuleType:
@@ -129,6 +136,14 @@ class Tree(Library):
         """Import a module of the tree, or its stand-in."""
         return importlib.import_module(f"{self.prefix}.{module}")
 
+    def excerpt(self, name: str) -> Any:
+        """See `Library.excerpt`."""
+        for file in sorted(self.sources.root.rglob("*.py")):
+            module = self.sources.module(file)
+            if stubs.is_excerpted(module) and name in _CLASS.findall(_text(file)):
+                return self._excerpt(file, module, name)
+        return None
+
     def own_file(self, module: str) -> Path | None:
         """The file of a module that is imported as it is."""
         is_own = stubs.is_own(module) or module in self.sources.modules.values()
@@ -151,16 +166,17 @@ class Tree(Library):
         return stubs.absent(module, name)
 
     def _excerpt(self, file: Path, module: str, name: str) -> Any:
-        """One definition of a file, run with the file's imports from outside vLLM and nothing else of it."""
+        """One definition of a file, run with as many of the file's imports as it uses and nothing else of it."""
         body = ast.parse(_text(file)).body
         definition = next((node for node in body if _defines(node, name)), None)
         if definition is None:
             return stubs.absent(module, name)
-        imports = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom)) and _is_outside(node)]
         used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+        imports = [kept for node in body if (kept := _imported(node, used))]
         namespace = {known: value for known, value in stubs.STAND_INS.items() if known in used}
         namespace["__name__"] = module
-        exec(compile(ast.Module([*imports, definition], []), file, "exec", dont_inherit=True), namespace)
+        tree = ast.fix_missing_locations(_Redirected(self.prefix).visit(ast.Module([*imports, definition], [])))
+        exec(compile(tree, file, "exec", dont_inherit=True), namespace)
         return namespace[name]
 
 
@@ -175,6 +191,16 @@ def _defines(node: ast.stmt, name: str) -> bool:
         case ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target)):
             return target == name
     return False
+
+
+def _imported(node: ast.stmt, used: set[str]) -> ast.Import | ast.ImportFrom | None:
+    """As much of an import as binds names that are used; relative ones are of no excerpt so far."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)) or (isinstance(node, ast.ImportFrom) and node.level):
+        return None
+    names = [alias for alias in node.names if (alias.asname or alias.name).partition(".")[0] in used]
+    if not names:
+        return None
+    return ast.Import(names) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, names, 0)
 
 
 def _is_outside(node: ast.Import | ast.ImportFrom) -> bool:

@@ -21,11 +21,13 @@ _POOLING: Final = re.compile(
 )
 
 EXCERPTS: Final = frozenset(
-    ("PoolerOutput", "RequestOutputKind", "async_tensor_h2d", "resolve_obj_by_qualname", "safe_hash")
+    ("BertPooler", "PoolerOutput", "RequestOutputKind", "async_tensor_h2d", "resolve_obj_by_qualname", "safe_hash")
 )
 """Definitions that are cut out of modules which otherwise import the whole engine."""
 
-_EXCERPTED: Final = re.compile(r"vllm\.(utils|(.+\.)?(sampling_params|outputs|torch_utils|import_utils|hashing))")
+_EXCERPTED: Final = re.compile(
+    r"vllm\.(utils|(.+\.)?(sampling_params|outputs|torch_utils|import_utils|hashing|models\.bert))"
+)
 """Where releases keep them."""
 
 OUTSIDE: Final = frozenset(("torch", "numpy", "msgspec", "typing_extensions"))
@@ -37,12 +39,17 @@ def is_own(module: str) -> bool:
     return _POOLING.fullmatch(module) is not None
 
 
+def is_excerpted(module: str) -> bool:
+    """Whether definitions may be cut out of a module."""
+    return _EXCERPTED.fullmatch(module) is not None
+
+
 def is_kept(path: str) -> bool:
     """Whether a file of a wheel, such as `vllm/tasks.py`, may be needed."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     if not path.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
         return False
-    return is_own(module) or _EXCERPTED.fullmatch(module) is not None
+    return is_own(module) or is_excerpted(module)
 
 
 # The stand-ins.

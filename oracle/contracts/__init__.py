@@ -6,7 +6,7 @@ it matters and "Without it" what breaks; `poolproof contracts` prints these from
 returns what is wrong, in one message, or None.
 """
 
-from oracle.contracts.caller import cursor_is_a_snapshot
+from oracle.contracts.caller import cursor_is_a_snapshot, refuses_impossible_params
 from oracle.contracts.contract import (
     AFTER,
     BEFORE,
@@ -20,14 +20,23 @@ from oracle.contracts.contract import (
     named,
 )
 from oracle.contracts.engine import batch_belongs_together, every_request_finishes, finishes_once, nothing_left_behind
-from oracle.contracts.pooler import BEYOND_OWNERSHIP, OWNERSHIP, accepts_valid_input, reject_or_be_right
-from oracle.contracts.runs import LADDER, state_determines_behaviour, waits_do_not_grow
+from oracle.contracts.pooler import (
+    BEYOND_OWNERSHIP,
+    OWNERSHIP,
+    accepts_valid_input,
+    comes_back,
+    process_survives,
+    query_is_let_go,
+    reject_or_be_right,
+)
+from oracle.contracts.runs import LADDER, same_answer_again, state_determines_behaviour, waits_do_not_grow
 from oracle.contracts.seen import ANYTHING, Anything, Call, Outcome, tensors_in
 from oracle.contracts.telling import wrong_result
 
 __all__ = [
     "AFTER", "ANYTHING", "BEFORE", "BEYOND_OWNERSHIP", "LADDER", "OTHER", "OWNERSHIP", "Anything", "Call", "Contract",
     "ContractError", "Outcome", "Phase", "Violation", "accepts_valid_input", "all_contracts", "batch_belongs_together",
-    "cursor_is_a_snapshot", "every_request_finishes", "finishes_once", "first_broken", "named", "nothing_left_behind",
-    "reject_or_be_right", "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
+    "comes_back", "cursor_is_a_snapshot", "every_request_finishes", "finishes_once", "first_broken", "named",
+    "nothing_left_behind", "process_survives", "query_is_let_go", "refuses_impossible_params", "reject_or_be_right",
+    "same_answer_again", "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
 ]  # fmt: skip

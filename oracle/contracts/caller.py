@@ -178,6 +178,20 @@ def state_is_fresh_at_the_start(call: Call) -> str | None:
 
 
 @declare("before")
+def refuses_impossible_params(name: str, refusal: str, raised: str) -> str | None:
+    """Verification refuses the params that a model can't deliver, before the request is scheduled, and no others.
+
+    Why: what is accepted is computed, and nothing later looks at whether it is what was asked for.
+    Without it: an embedding has another width than its user relies on, or a right request is turned away.
+    """
+    if refusal and not raised:
+        return f"request {name}'s params were accepted, but should be refused: {refusal}"
+    if raised and not refusal:
+        return f"request {name}'s params were refused, but can be delivered: {raised}"
+    return None
+
+
+@declare("before")
 def cursor_is_a_snapshot(field: str, built: Sequence[int], after_rewrite: Sequence[int]) -> str | None:
     """The cursor keeps its values when the caller rewrites the buffers it was built from.
 

@@ -1,5 +1,6 @@
 """After a step: the pooler's duties."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -9,7 +10,7 @@ from oracle.contracts.contract import AFTER, Contract, after, declare
 from oracle.contracts.seen import ANYTHING, Outcome
 from oracle.contracts.telling import origins_of_rows, places_told, requests_told, shape_of, worst_element, wrong_row
 from oracle.device.memory import address, retained_bytes
-from oracle.rows import bits, same_bits
+from oracle.rows import bits, same_numbers
 
 
 @after
@@ -88,7 +89,7 @@ def values(outcome: Outcome) -> str | None:
             wrong = expected.wrong(actual)
             if wrong.any():
                 return f"request {name} got {worst_element(expected, actual, wrong)}{origins_of_rows(outcome, actual)}"
-        elif not same_bits(expected, actual):
+        elif not same_numbers(expected, actual):
             return f"request {name} {wrong_row(outcome.origin, expected, actual)}"
     return None
 
@@ -101,7 +102,7 @@ def inputs_unchanged(outcome: Outcome) -> str | None:
     Without it: the damage shows in another request's result.
     """
     rows, before_rows = outcome.call.hidden_states, outcome.hidden_states_before
-    if not same_bits(rows, before_rows):
+    if not same_numbers(rows, before_rows):
         differs = (bits(rows) != bits(before_rows)).any(dim=1).nonzero().flatten().tolist()
         return f"hidden_states was edited in rows {differs[:5]}"
     if outcome.cursor_before is not None and outcome.call.cursor_values() != outcome.cursor_before:
@@ -200,6 +201,19 @@ BEYOND_OWNERSHIP: Final[list[Contract[Outcome]]] = [contract for contract in AFT
 
 
 @declare("after")
+def query_is_let_go(kept: int, needed: Sequence[str]) -> str | None:
+    """A query's rows are kept for late interaction until the last of its documents is scored or gone, no longer.
+
+    Why: a client may go at any time, and its query is of no use to others.
+    Without it: device memory grows with every client that goes before its documents are scored.
+    """
+    if kept <= len(needed):
+        return None
+    told = f"those of {', '.join(needed)}" if needed else "none"
+    return f"the rows of {kept} quer{'y' if kept == 1 else 'ies'} are kept, but {told} should be"
+
+
+@declare("after")
 def accepts_valid_input(error: Exception) -> str | None:
     """A pooler serves every schedule that an engine can produce.
 
@@ -207,6 +221,26 @@ def accepts_valid_input(error: Exception) -> str | None:
     Without it: one unusual batch takes the server down.
     """
     return f"raised {type(error).__name__}: {error}"
+
+
+@declare("after")
+def comes_back() -> str | None:
+    """A call of a pooler comes back.
+
+    Why: an engine makes one step at a time and waits for it.
+    Without it: the server stands still, with every request in it, and reports no error.
+    """
+    return "did not come back within the time that a scenario may take"
+
+
+@declare("after")
+def process_survives(how: str) -> str | None:
+    """A call of a pooler leaves the process alive, and memory for others.
+
+    Why: an engine can catch an exception, but not a signal or an exit.
+    Without it: one batch takes the server down, and nothing in its log says which.
+    """
+    return how
 
 
 @declare("after")

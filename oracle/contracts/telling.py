@@ -9,7 +9,7 @@ import torch
 from oracle.approx import Approx, as_float64
 from oracle.contracts.seen import Outcome
 from oracle.reference import Expected
-from oracle.rows import same_bits
+from oracle.rows import same_numbers
 
 
 def requests_told(number: int) -> str:
@@ -34,7 +34,7 @@ def wrong_result(expected: Expected, actual: torch.Tensor, origin: Callable[[tor
     if isinstance(expected, Approx):
         wrong = expected.wrong(actual)
         return f"got {worst_element(expected, actual, wrong)}" if wrong.any() else None
-    return None if same_bits(expected, actual) else wrong_row(origin, expected, actual)
+    return None if same_numbers(expected, actual) else wrong_row(origin, expected, actual)
 
 
 def wrong_row(origin: Callable[[torch.Tensor], str], expected: torch.Tensor, actual: torch.Tensor) -> str:
@@ -42,7 +42,7 @@ def wrong_row(origin: Callable[[torch.Tensor], str], expected: torch.Tensor, act
     if expected.dim() == 1:
         return f"got {origin(actual)}, but should get {origin(expected)}"
     for place, (due, got) in enumerate(zip(expected, actual, strict=True)):
-        if not same_bits(due, got):
+        if not same_numbers(due, got):
             return f"got in row {place} {origin(got)}, but should get {origin(due)}"
     raise AssertionError("no row differs")
 
@@ -63,6 +63,7 @@ def origins_of_rows(outcome: Outcome, actual: torch.Tensor) -> str:
     rows = actual if actual.dim() == 2 else actual[None]
     if (
         not rows.numel()
+        or rows.dim() != 2
         or rows.shape[-1] != outcome.call.hidden_states.shape[-1]
         or rows.dtype != outcome.call.hidden_states.dtype
     ):

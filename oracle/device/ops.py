@@ -16,7 +16,7 @@ NAME: Final = "sim"
 """The device's type, as in `sim:0`."""
 
 _KERNEL_NAMES: Final = """
-abs add addcdiv addcmul addmm all any argmax argmin argsort baddbmm bitwise_and bitwise_not bitwise_or
+abs add addcdiv addcmul addmm all amax amin any argmax argmin argsort baddbmm bitwise_and bitwise_not bitwise_or
 bitwise_xor bmm cat ceil clamp clamp_max clamp_min clone constant_pad_nd copysign cos cummax cumprod cumsum div
 embedding eq erf exp exp2 expm1 fill flip floor floor_divide fmod frac full_like gather ge gelu gt hypot
 index_add index_copy index_fill index_reduce index_select isfinite isinf isnan layer_norm le lerp linalg_vector_norm

@@ -247,6 +247,38 @@ class LayersDroppedWithActivation(Layer):
         return head_of(task, rows, params, self.head if params.use_activation else plain)
 
 
+@bad_layer("values", serves=("LAST",), parts=("dense-head",))
+class TanhDroppedWithActivation(Layer):
+    """The dense layer's tanh is taken for the activation that the flag is about."""
+
+    def one(self, task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        if self.head.dense is None or task != "classify" or params.use_activation:
+            return super().one(task, rows, params)
+        rows = rows if self.head.head_dtype is None else rows.to(self.head.head_dtype)
+        return head_of(task, self.head.dense(rows), params, replace(self.head, dense=None))
+
+
+@bad_layer("values", serves=("LAST",), parts=("dense-head",))
+class DenseForEveryTask(Layer):
+    """The dense layer belongs to the model, so embeddings go through it too."""
+
+    def one(self, task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        if self.head.dense is None or task == "classify":
+            return super().one(task, rows, params)
+        rows = rows if self.head.head_dtype is None else rows.to(self.head.head_dtype)
+        return super().one(task, self.head.dense(rows).tanh(), params)
+
+
+@bad_layer("values", serves=("LAST",), parts=("dense-head",))
+class DenseInTheModelsDtype(Layer):
+    """The dense layer was there before heads had a dtype of their own."""
+
+    def one(self, task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        if self.head.dense is None or task != "classify":
+            return super().one(task, rows, params)
+        return head_of(task, self.head.dense(rows).tanh(), params, replace(self.head, dense=None))
+
+
 @bad_layer("row-count", "values")
 class ProjectorOnScores(Layer):
     """The projector belongs to the model, so it is applied for every task."""

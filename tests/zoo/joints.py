@@ -12,6 +12,7 @@ from impl.config import HeadConfig, Outputs, PoolerConfig
 from impl.hostsplit import HostSplit
 from impl.methods import Methods, scheduled_counts
 from impl.pooler import TOKEN_TASKS, Pooler, apply_head
+from impl.special import without_special_tokens
 from oracle.metadata import PoolingCursor, PoolingMetadata, PoolingParams, PoolingStates, task_groups
 
 Bounds = list[tuple[int, int]]
@@ -145,6 +146,30 @@ class Layer(Pooler):
 
     def one(self, task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
         return head_of(task, rows, params, self.head)
+
+
+class Filtering(Layer):
+    """A layer with the filter of BOS and EOS behind its heads."""
+
+    @property
+    def special_token_ids(self) -> tuple[int | None, int | None]:
+        return self.config.bos_token_id, self.config.eos_token_id
+
+    def serve(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Any:
+        outputs: list[torch.Tensor | None] = []
+        for task, rows, group in task_groups(hidden_states, metadata, self.rows):
+            results = self.heads(task, self.pool(task, rows, group), group.pooling_params)
+            if task in TOKEN_TASKS and self.special_token_ids != (None, None):
+                each = zip(results, self.token_ids(group), strict=True)
+                results = [None if result is None else self.one_filtered(result, ids) for result, ids in each]
+            outputs.extend(results)
+        return outputs
+
+    def token_ids(self, group: PoolingMetadata) -> Sequence[torch.Tensor]:
+        return group.get_prompt_token_ids_cpu()
+
+    def one_filtered(self, rows: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+        return without_special_tokens(rows, token_ids, *self.special_token_ids)
 
 
 def head_of(task: str, rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:

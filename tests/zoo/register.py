@@ -9,8 +9,10 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from impl.config import Level, PoolerConfig, PoolFn, Subject
+from impl.builtin import BUILTIN
+from impl.config import PARTS, Level, Part, PoolerConfig, PoolFn, Subject, Verify
 from impl.hostsplit import HostSplit
+from impl.late_interaction import MaxSim
 from impl.methods import Methods
 from impl.pooler import Pooler
 from oracle import metadata
@@ -19,6 +21,7 @@ from oracle.metadata import PoolingMetadata, PoolingParams, PoolingStates, RowsC
 
 METHODS = TypeVar("METHODS", bound=type[Methods])
 LAYER = TypeVar("LAYER", bound=type[Pooler])
+SCORING = TypeVar("SCORING", bound=type[MaxSim])
 METADATA = TypeVar("METADATA", bound=type[PoolingMetadata])
 
 
@@ -80,9 +83,13 @@ def subject_of(
     return Subject(_name(methods), build, frozenset(serves), (rows,), api=api)
 
 
-def layer_of(layer: Callable[[PoolerConfig], PoolFn], name: str, serves: tuple[str, ...]) -> Subject:
-    """A subject that is asked for whole poolers."""
-    return Subject(name, lambda config, _: layer(config), frozenset(serves), levels=("pooler",))
+def layer_of(
+    layer: Callable[[PoolerConfig], PoolFn], name: str, serves: tuple[str, ...], parts: tuple[Part, ...] = ()
+) -> Subject:
+    """A subject that is asked for whole poolers, of some parts besides heads and dispatch."""
+    return Subject(
+        name, lambda config, _: layer(config), frozenset(serves), levels=("pooler",), lacks=PARTS - set(parts)
+    )
 
 
 def bad(
@@ -97,13 +104,41 @@ def bad(
     return enter
 
 
-def bad_layer(*contracts: str, serves: tuple[str, ...] = ("ALL", "LAST")) -> Callable[[LAYER], LAYER]:
+def bad_layer(
+    *contracts: str, serves: tuple[str, ...] = ("ALL", "LAST"), parts: tuple[Part, ...] = ()
+) -> Callable[[LAYER], LAYER]:
     """Enter a whole pooler, with heads and dispatch, that breaks one of the contracts."""
 
     def enter(layer: LAYER) -> LAYER:
         made: Any = layer
-        ZOO.append(BadPooler(_name(layer), _how(layer), contracts, layer_of(made, _name(layer), serves)))
+        ZOO.append(BadPooler(_name(layer), _how(layer), contracts, layer_of(made, _name(layer), serves, parts)))
         return layer
+
+    return enter
+
+
+def bad_scoring(*contracts: str) -> Callable[[SCORING], SCORING]:
+    """Enter a late interaction, behind right poolers, that breaks one of the contracts."""
+
+    def enter(scoring: SCORING) -> SCORING:
+        name, right = _name(scoring), BUILTIN["hostsplit"]
+        subject = replace(right, name=name, spec=name, supports=frozenset(("ALL",)), levels=("pooler",))
+        lacks = PARTS - {"late-interaction"}
+        ZOO.append(BadPooler(name, _how(scoring), contracts, replace(subject, lacks=lacks, late_interaction=scoring)))
+        return scoring
+
+    return enter
+
+
+def bad_verification(*contracts: str) -> Callable[[Verify], Verify]:
+    """Enter a verification of params, in front of right poolers, that breaks one of the contracts."""
+
+    def enter(verify: Any) -> Any:
+        name = verify.__name__.replace("_", "-")
+        right = BUILTIN["hostsplit"]
+        subject = replace(right, name=name, spec=name, supports=frozenset(("ALL", "LAST")), verify=verify)
+        ZOO.append(BadPooler(name, _how(verify), contracts, replace(subject, levels=("pooler",))))
+        return verify
 
     return enter
 

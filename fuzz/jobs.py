@@ -1,0 +1,141 @@
+"""What processes do for a campaign, each job a function: play a range, judge one scenario, shrink, follow a history.
+
+Runs inside `fuzz.expendable`, so everything here may die of the subject.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+import torch
+
+from fuzz.campaign import scenarios
+from fuzz.expendable import OUT_OF_MEMORY, Watch
+from fuzz.features import features
+from fuzz.findings import NOT_SERVED, Failure, Span, shrunk
+from fuzz.mix import Mix
+from fuzz.start import runs_on, start
+from fuzz.verdict import Judgement, Verdict
+from fuzz.world import World, supports
+from impl.config import Subject, SyncBudget
+from impl.loading import load
+from oracle.scenario import Scenario
+
+_NO_MEMORY: Final = ("MemoryError", "can't allocate memory")
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a process works with."""
+
+    subjects: Sequence[Subject]
+    device: torch.device
+    mix: Mix
+    seed: int
+
+
+def reloaded(specs: Sequence[tuple[str, dict[str, SyncBudget]]], device: str, mix: Mix, seed: int) -> Workbench:
+    """A bench in a process that inherits nothing: subjects are loaded by their specs.
+
+    Raises:
+        SubjectError: one of them can't be had.
+    """
+    subjects = [replace(load(spec), sync_budgets=budgets) for spec, budgets in specs]
+    return Workbench(subjects, torch.device(device), mix, seed)
+
+
+@dataclass
+class Played:
+    """What came of a range of scenarios."""
+
+    stop: int
+    """The first scenario that is not in it."""
+    scenarios: int = 0
+    comparisons: int = 0
+    mix: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, int, Scenario, Judgement]] = field(default_factory=list)
+    """Index, place of the subject, scenario and judgement of what failed or is not known; in none of the counts."""
+
+
+def play(bench: Workbench, watch: Watch, first: int, stop: int, spared: Sequence[int]) -> Played:
+    """Judge the scenarios of a range on each subject but the `spared` ones."""
+    played = Played(stop)
+    for index, scenario in zip(range(first, stop), scenarios(bench.mix, bench.seed, first), strict=False):
+        judgements = _on_each(bench, watch, index, scenario, spared)
+        if judgements is None:
+            continue
+        played.scenarios += 1
+        played.mix.update(features(scenario))
+        for position, judgement in judgements:
+            if judgement.verdict.is_finding or judgement.verdict is Verdict.UNKNOWN:
+                played.failures.append((index, position, scenario, judgement))
+            else:
+                played.comparisons += judgement.comparisons
+                played.verdicts[judgement.verdict.value] += 1
+    return played
+
+
+def alone(
+    bench: Workbench, watch: Watch, scenario: Scenario, position: int, index: int = 0, limit_s: float | None = None
+) -> Judgement:
+    """Judge one scenario on one subject."""
+    watch.begin(index, position, limit_s)
+    judgement = _judged(World(scenario, bench.device), bench.subjects[position])
+    watch.rest()
+    return judgement
+
+
+def smaller(bench: Workbench, watch: Watch, failure: Failure, position: int, max_time_s: float) -> Scenario:
+    """The smallest scenario that fails like this one; each step on the way is told, for it may end the process."""
+
+    def judge(candidate: Scenario) -> Judgement:
+        served = supports(bench.subjects[position], candidate)
+        return alone(bench, watch, candidate, position) if served else NOT_SERVED
+
+    if not failure.is_shown_by(failure.scenario, judge(failure.scenario)):
+        return failure.scenario
+    return shrunk(failure, judge, max_time_s, watch.tell)
+
+
+def follow(
+    bench: Workbench, watch: Watch, spans: Sequence[Span], scenario: Scenario, position: int, index: int
+) -> Judgement:
+    """Judge a scenario in a process that has been through others before."""
+    for first, stop in spans:
+        for before, drawn in enumerate(islice(scenarios(bench.mix, bench.seed, first), stop - first), first):
+            _on_each(bench, watch, before, drawn, ())
+    for earlier in range(position):
+        if supports(bench.subjects[earlier], scenario):
+            alone(bench, watch, scenario, earlier, index)
+    return alone(bench, watch, scenario, position, index)
+
+
+def _on_each(
+    bench: Workbench, watch: Watch, index: int, scenario: Scenario, spared: Sequence[int]
+) -> list[tuple[int, Judgement]] | None:
+    """What becomes of a scenario on each subject that serves it, None if none does."""
+    positions = [place for place, subject in enumerate(bench.subjects) if supports(subject, scenario)]
+    if not positions or not runs_on(scenario, bench.device):
+        return None
+    judgements = []
+    watch.begin(index, positions[0])
+    world = World(scenario, bench.device)
+    for position in positions:
+        if position not in spared:
+            watch.begin(index, position)
+            judgements.append((position, _judged(world, bench.subjects[position])))
+    watch.rest()
+    return judgements
+
+
+def _judged(world: World, subject: Subject) -> Judgement:
+    """Run a world's scenario; where the subject has left no memory for the checker, that is its end."""
+    with torch.inference_mode():
+        judgement = start(world, subject).all_steps()
+    if judgement.verdict is Verdict.UNKNOWN and any(sign in judgement.message for sign in _NO_MEMORY):
+        os._exit(OUT_OF_MEMORY)
+    return judgement
