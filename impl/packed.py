@@ -15,8 +15,10 @@ from impl.methods import CursorError, Methods, scheduled_counts
 from oracle.metadata import PoolingCursor, PoolingMetadata
 
 _FLOAT32_BYTES: Final = 4
-_BLOCK_BYTES: Final = {"cpu": 2 << 20, "other": 16 << 20}
-"""Float32 rows that MEAN makes at a time: what a CPU's cache holds; elsewhere each block costs launches."""
+_LARGE_BYTES: Final = 16 << 20
+"""Float32 rows up to which MEAN makes them all at once; each block costs operations."""
+_CACHED_BYTES: Final = 2 << 20
+"""What a CPU's cache holds of them, for steps that are larger."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,11 @@ class Packed(Methods):
         sums = torch.zeros(len(counts), hidden_size, dtype=torch.float32, device=device)
         owner = torch.arange(len(counts), device=device).repeat_interleave(lens, output_size=num_rows)
         # Float32 rows are added as they lie: nothing is made, so there is nothing to keep small.
-        block = num_rows
-        if hidden_states.dtype is not torch.float32:
-            block_bytes = _BLOCK_BYTES["cpu" if device.type == "cpu" else "other"]
-            block = block_bytes // (_FLOAT32_BYTES * hidden_size)
-        for start in range(0, num_rows, max(1, block)):
-            part = slice(start, start + max(1, block))
+        block, row_bytes = max(1, num_rows), _FLOAT32_BYTES * hidden_size
+        if hidden_states.dtype is not torch.float32 and num_rows * row_bytes > _LARGE_BYTES:
+            block = max(1, (_CACHED_BYTES if device.type == "cpu" else _LARGE_BYTES) // row_bytes)
+        for start in range(0, num_rows, block):
+            part = slice(start, start + block)
             sums.index_add_(0, owner[part], hidden_states[part].float())
         return sums.div_(lens.unsqueeze(1))
 

@@ -23,8 +23,8 @@ if sys.platform == "linux":
 
 SAMPLE_S: Final = 0.0005
 """How long a sample lasts at least: calls are repeated until the clock's own error is small."""
-_TRIES: Final = 20
-"""How often a sample is taken again before an interrupted one is let stand."""
+_PATIENCE_S: Final = 0.02
+"""How long a sample is tried for before an interrupted one is let stand: long calls are always interrupted."""
 _MAX_CALLS: Final = 2000
 _WARM_UP_S: Final = 0.02
 
@@ -67,12 +67,12 @@ def _sampler(device: torch.device) -> Callable[[Timed, int], float]:
 
 def _on_cpu(timed: Timed, calls: int) -> float:
     """Seconds a call."""
-    for _ in range(_TRIES):
+    stop = time.perf_counter() + _PATIENCE_S
+    while True:
         before = _interruptions()
         spent = _by_clock(timed, calls)
-        if _interruptions() == before:
-            break
-    return spent / calls
+        if _interruptions() == before or time.perf_counter() > stop:
+            return spent / calls
 
 
 def _by_clock(timed: Timed, calls: int) -> float:

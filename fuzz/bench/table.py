@@ -36,7 +36,7 @@ class Teller:
         first = results[0]
         self.console.print(escape(f"\n{first.workload.name}: {first.workload.about}"), soft_wrap=True)
         table = Table(box=box.SIMPLE_HEAD)
-        for title in ("subject", "median", f"beside {first.subject}", "interval", "limit"):
+        for title in ("subject", "median", f"beside {first.subject}", "interval", "limit", "sees from"):
             table.add_column(escape(title), justify="left" if title == "subject" else "right")
         table.add_column("verdict")
         for result in results:
@@ -45,6 +45,7 @@ class Teller:
 
     def finished(self, note: str) -> None:
         """Show how it ended."""
+        self.console.print("sees from: the smallest difference that would have been told from noise")
         self.console.print(escape(note), soft_wrap=True)
         if self.as_json:
             told = {"machine": self.where, "rounds": self.rounds, "results": [r.to_builtins() for r in self.results]}
@@ -55,10 +56,9 @@ def _cells(result: Result) -> list[str]:
     beside, times_limit = result.beside_base, result.times_limit
     at_limit = "" if times_limit is None else f"{times_limit:.2f} x {_us(result.limit_us)}"
     if beside is None:
-        return [result.subject, _us(result.median_us), "", "", at_limit, ""]
-    interval = f"{beside.low:.3f} to {beside.high:.3f}"
-    verdict = f"{beside.verdict} (from {100 * beside.smallest_effect:.1f} % on it would show)"
-    return [result.subject, _us(result.median_us), f"{beside.ratio:.3f}", interval, at_limit, verdict]
+        return [result.subject, _us(result.median_us), "", "", at_limit, "", ""]
+    interval, sees = f"{beside.low:.3f} to {beside.high:.3f}", f"{100 * beside.smallest_effect:.1f} %"
+    return [result.subject, _us(result.median_us), f"{beside.ratio:.3f}", interval, at_limit, sees, beside.verdict]
 
 
 def _us(time_us: float | None) -> str:
