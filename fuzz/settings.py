@@ -17,7 +17,8 @@ from msgspec import UNSET, Meta, UnsetType
 NAMES: Final = ("poolproof.toml", "pyproject.toml")
 COMMANDS: Final = {
     "fuzz": (
-        "subject", "max-time", "max-scenarios", "device", "sync-budget", "save", "ledger", "known", "report",
+        "subject", "max-time", "max-scenarios", "workers", "hang-after", "memory-limit", "device", "sync-budget",
+        "save", "ledger", "known", "report",
     ),
     "check": ("subject", "device", "sync-budget", "save", "ledger", "regressions", "known", "report"),
     "replay": ("device", "sync-budget"),
@@ -39,6 +40,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     max_time: Annotated[str, Meta(description="How long `poolproof fuzz` runs, such as 30s or 5m.")] | UnsetType = UNSET
     max_scenarios: (
         Annotated[int, Meta(ge=1, description="After how many scenarios `poolproof fuzz` stops.")] | UnsetType
+    ) = UNSET
+    workers: (
+        Annotated[int, Meta(ge=0, description="How many processes share the work of `poolproof fuzz`.")] | UnsetType
+    ) = UNSET
+    hang_after: (
+        Annotated[
+            str, Meta(description="How long a scenario may take before it counts as one that hangs, such as 10s.")
+        ]
+        | UnsetType
+    ) = UNSET
+    memory_limit: (
+        Annotated[str, Meta(description="How much memory a worker process may take, such as 4GB.")] | UnsetType
     ) = UNSET
     device: (
         Annotated[Literal["auto", "cpu", "cuda", "sim"], Meta(description="Where the hidden states lie.")] | UnsetType

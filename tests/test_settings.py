@@ -72,7 +72,7 @@ def test_the_command_line_wins(project: Path) -> None:
 def test_a_replay_is_of_the_subject_that_the_finding_names(project: Path) -> None:
     poolproof("fuzz", "--subject", "mine.py:factory", "--max-scenarios", "60", "--seed", "1")
     (project / "poolproof.toml").write_text('subject = ["hostsplit"]\n')
-    (kept,) = (project / ".poolproof/findings").iterdir()
+    (kept,) = (project / ".poolproof/findings").glob("*row-count*.json")
     assert poolproof("replay", str(kept)).exit_code == 1
 
 
@@ -82,6 +82,7 @@ def test_a_replay_is_of_the_subject_that_the_finding_names(project: Path) -> Non
         ("max-tiem = '30s'", "there is no key 'max-tiem'; did you mean 'max-time'?"),
         ("oops = 1", "there is no key 'oops'; those there are: subject, max-time,"),
         ("max-time = 'soon'", "'soon' is not a time span; say for example 30s, 5m or 2h - at `$.max-time`"),
+        ("memory-limit = 'much'", "'much' is not an amount of memory; say for example 500MB or 4GB"),
         ("report = ['pdf']", "'pdf' is no form of report; say one of html, junit"),
         ("device = 'tpu'", "Invalid enum value 'tpu' - at `$.device`"),
         ("subject = 'mine.py:factory'", "Expected `array`, got `str` - at `$.subject`"),

@@ -49,6 +49,11 @@ def subject(spec: str) -> Subject:
             f"{spec} drives vLLM's scheduler and runner, which can't be had here: {error}. "
             "`tox -e vllm` and `tox -e vllm-old` make environments that have what they import"
         ) from error
+    if runner == "v2" and not _drives_v2():
+        raise SubjectError(
+            f"{spec}: the V2 runner of vLLM {found.version} keeps no pooling states and can't be driven here; "
+            "give a release from 0.28.0, or vllm-v1"
+        )
     engine = {"v1": EngineV1, "v2": EngineV2}[runner]
 
     def build(config: PoolerConfig, engine_config: EngineConfig, observer: Observer) -> _Engine:
@@ -68,6 +73,15 @@ def subject(spec: str) -> Subject:
         product=f"vllm-{runner}",
         version=found.version,
     )
+
+
+def _drives_v2() -> bool:
+    """Whether there is a V2 pooling runner of the kind that is driven."""
+    try:
+        from vllm.v1.worker.gpu.pool.pooling_runner import PoolingRunner
+    except ImportError:
+        return False
+    return hasattr(PoolingRunner, "remove_request")
 
 
 class _ObservedPooler(torch.nn.Module):

@@ -1,6 +1,6 @@
 """The learned layers: the reference's value is NumPy's in float64, and honest peers lie within its budget."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from oracle.approx import Approx, as_float64
-from oracle.reference import apply_head, classifier, pool, projector
+from oracle.reference import apply_head, classifier, dense, pool, projector, without_special_tokens
 from oracle.rows import Linear
-from oracle.scenario import Head, Request
+from oracle.scenario import Head, Options, Request
 from tests.peers.batches import DTYPES, Batch, drawn, request
-from tests.peers.peer import fbgemm, peer
+from tests.peers.peer import fbgemm, flag_embedder, peer
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 Case = tuple[Batch, Request, torch.Tensor]
@@ -21,7 +21,8 @@ Case = tuple[Batch, Request, torch.Tensor]
 def cases(count: int = 1500) -> Iterator[Case]:
     """Requests of whole layers, each with rows of its own: ALL, CLS, LAST."""
     for batch in drawn(count):
-        if batch.options.level == "pooler":
+        # Under verification, params may be such as no head can serve.
+        if batch.options.level == "pooler" and batch.options.model is None:
             for one, rows in zip(batch.requests, batch.rows, strict=True):
                 yield batch, one, rows if one.is_token_task else rows[-1]
 
@@ -37,15 +38,17 @@ def in_float64(rows: Values, one: Request, head: Head, seed: int) -> Values:
         if head.embedding_size is not None:
             rows = np.einsum("...i,oi->...o", rows, projector(head.embedding_size, seed).matrix(rows.shape[-1]))
         rows = rows[..., : one.dimensions]
-        if not one.use_activation:
+        if one.use_activation is False:
             return rows
         norm = np.linalg.norm(rows, axis=-1, keepdims=True)
         unit: Values = np.divide(rows, norm, out=np.zeros_like(rows), where=norm != 0)
         return unit
+    if head.dense and one.task == "classify":
+        rows = np.tanh(np.einsum("...i,oi->...o", rows, dense(rows.shape[-1], seed).matrix(rows.shape[-1])))
     if head.num_labels is not None:
         rows = np.einsum("...i,oi->...o", rows, classifier(head.num_labels, seed).matrix(rows.shape[-1]))
     rows = (rows - (head.logit_mean or 0)) / (head.logit_sigma or 1)
-    if not one.use_activation:
+    if one.use_activation is False:
         return rows
     if rows.shape[-1] == 1:
         return 1 / (1 + np.exp(-rows))
@@ -79,7 +82,6 @@ def test_a_mean_goes_through_a_head_like_any_row() -> None:
 
 
 def test_sentence_transformers_embeds_within_the_budget() -> None:
-    dense = peer("sentence_transformers.sentence_transformer.modules").Dense
     normalize = peer("sentence_transformers.sentence_transformer.modules").Normalize
     compared = 0
     for batch, one, rows in finite_cases():
@@ -88,10 +90,10 @@ def test_sentence_transformers_embeds_within_the_budget() -> None:
             continue
         made = {"sentence_embedding": _cast(rows, head)}
         if head.embedding_size is not None:
-            made = _dense(dense, projector(head.embedding_size, seed), rows.shape[-1], made["sentence_embedding"])(made)
+            made["sentence_embedding"] = _through(projector(head.embedding_size, seed), made["sentence_embedding"])
         # vLLM's order: cut, then normalise.
         made["sentence_embedding"] = made["sentence_embedding"][..., : one.dimensions]
-        if one.use_activation:
+        if one.use_activation is not False:
             if made["sentence_embedding"].dtype is torch.float16 and not made["sentence_embedding"].any(-1).all():
                 continue
             made = normalize()(made)
@@ -101,7 +103,6 @@ def test_sentence_transformers_embeds_within_the_budget() -> None:
 
 @pytest.mark.parametrize("softmax", ["fbgemm", "scipy"])
 def test_classifiers_lie_within_the_budget(softmax: str) -> None:
-    dense = peer("sentence_transformers.sentence_transformer.modules").Dense
     soft = _fbgemm_softmax if softmax == "fbgemm" else _scipy_softmax
     compared = 0
     for batch, one, rows in finite_cases():
@@ -109,12 +110,13 @@ def test_classifiers_lie_within_the_budget(softmax: str) -> None:
         if one.task not in ("classify", "token_classify"):
             continue
         logits = _cast(rows, head)
+        if head.dense and one.task == "classify":
+            logits = _through(dense(logits.shape[-1], seed), logits, torch.nn.Tanh())
         if head.num_labels is not None:
-            layer = _dense(dense, classifier(head.num_labels, seed), rows.shape[-1], logits)
-            logits = layer({"sentence_embedding": logits})["sentence_embedding"]
+            logits = _through(classifier(head.num_labels, seed), logits)
         logits = logits if head.logit_mean is None else logits - head.logit_mean
         logits = logits if head.logit_sigma is None else logits / head.logit_sigma
-        if one.use_activation:
+        if one.use_activation is not False:
             logits = _scipy_sigmoid(logits) if logits.shape[-1] == 1 else soft(logits)
         compared += _assert_within(logits, apply_head(rows, one, head, seed))
     assert compared > 500
@@ -134,7 +136,37 @@ def test_fbgemms_jagged_product_lies_within_the_budget() -> None:
         assert not Approx.exact(batch.packed).linear(layer.matrix(batch.packed.shape[-1])).wrong(made).any()
 
 
+def test_rows_of_special_tokens_are_left_out_as_numpy_deletes_them() -> None:
+    for batch in drawn(1500):
+        for one, rows in zip(batch.requests, batch.rows, strict=True):
+            if not (batch.options.filters_special_tokens and one.is_token_task):
+                continue
+            last = one.prompt_len - 1
+            special = {0: batch.options.bos_token_id, last: batch.options.eos_token_id}
+            gone = [at for at, token in special.items() if one.prompt_token_ids[at] == token]
+            if last == 0:
+                gone = [0] * (one.prompt_token_ids[0] in (batch.options.bos_token_id, batch.options.eos_token_id))
+            right = np.delete(as_float64(rows), gone, axis=0)
+            made = without_special_tokens(Approx.exact(rows), one, batch.options).value
+            assert np.array_equal(made, right.squeeze(-1) if right.shape[-1] == 1 else right, equal_nan=True)
+
+
 # Where a peer differs on purpose.
+
+
+def test_flag_embedding_drops_the_first_row_whatever_its_token_where_the_filter_asks_for_bos(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    embedder = flag_embedder(monkeypatch)
+    embedder = embedder.__new__(embedder)
+    embedder.colbert_linear = lambda rows: rows
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    theirs = embedder._colbert_embedding(rows[None], torch.ones(1, 2, dtype=torch.int64))[0]
+    for first, due in ((0, rows[1:]), (5, rows)):
+        one = Request("a", "token_embed", (first, 9))
+        ours = without_special_tokens(Approx.exact(rows), one, Options(bos_token_id=0, eos_token_id=2))
+        assert ours.value.tolist() == due.tolist()
+        assert (theirs.tolist() == ours.value.tolist()) == (first == 0)
 
 
 def test_sentence_transformers_cuts_after_its_normalize_module_so_its_norms_are_below_one() -> None:
@@ -196,12 +228,13 @@ def _cast(rows: torch.Tensor, head: Head) -> torch.Tensor:
     return rows if head.head_dtype is None else rows.to(getattr(torch, head.head_dtype))
 
 
-def _dense(dense: Any, layer: Linear, in_features: int, rows: torch.Tensor) -> Callable[[Any], Any]:
+def _through(layer: Linear, rows: torch.Tensor, activation: Any = None) -> torch.Tensor:
     """The same layer as a module of sentence-transformers, in the dtype of the rows."""
-    made: Callable[[Any], Any] = dense(
-        in_features, layer.out_features, False, None, init_weight=layer.matrix(in_features).to(rows.dtype)
+    made = peer("sentence_transformers.sentence_transformer.modules").Dense(
+        rows.shape[-1], layer.out_features, False, activation, init_weight=layer.matrix(rows.shape[-1]).to(rows.dtype)
     )
-    return made
+    result: torch.Tensor = made({"sentence_embedding": rows})["sentence_embedding"]
+    return result
 
 
 def _assert_within(actual: torch.Tensor, due: Any) -> int:
