@@ -96,7 +96,7 @@ class Methods(ABC):
         """Each request's mean row, summed and returned in float32, (n, hidden_size)."""
         self._refuse_partial_prefill(metadata, "MEAN")
         means = [chunk.mean(dim=0, dtype=torch.float32) for chunk in self._cut(hidden_states, metadata)]
-        return torch.stack(means) if means else hidden_states.new_empty(0, hidden_states.shape[-1]).float()
+        return torch.stack(means) if means else hidden_states[:0].float()
 
     def _cut(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Sequence[torch.Tensor]:
         return self.chunks(hidden_states, metadata.get_pooling_cursor())

@@ -78,3 +78,13 @@ def test_a_widening_cast_is_free_and_a_narrowing_one_is_not() -> None:
     rows = torch.tensor([[1.0, 257.0]])
     assert Approx.exact(rows.half()).to(torch.float32).error.max() == 0
     assert Approx.exact(rows).to(torch.bfloat16).error.max() > 0
+
+
+def test_budgets_are_the_derived_ones_by_hand() -> None:
+    # In roundings of float32: what each operation may lose, and no more.
+    unit = torch.finfo(torch.float32).eps / 2
+    # Four equal logits: four and the row's width for the sum and the division, then two of the result, 1/4 each.
+    assert Approx.exact(torch.zeros(1, 4)).softmax().error / unit == pytest.approx((4 + 4) / 4 + 2 / 4, rel=1e-5)
+    # Five products of width two, each 2, two roundings each; five more of the sum, which is 10; one of the result.
+    score = Approx.exact(torch.ones(5, 2)).maxsim(Approx.exact(torch.ones(1, 2)))
+    assert score.error / unit == pytest.approx(5 * 2 * 2 + 5 * 10 + 10, rel=1e-5)

@@ -69,6 +69,8 @@ def test_bad_input_is_told() -> None:
         metadata([1, 1], [1], [1, 1])
     with pytest.raises(ValueError, match="has 2 entries for 2 requests, but should have 3"):
         metadata([1, 1], [1, 1], [1, 1], query_start_loc_gpu=torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="has 4 entries for 2 requests, but should have 3"):
+        metadata([1, 1], [1, 1], [1, 1], query_start_loc_gpu=torch.tensor([0, 1, 2, 3]))
     with pytest.raises(ValueError, match="lies on meta, but the hidden states on cpu"):
         metadata([1], [1], [1], query_start_loc_gpu=torch.tensor([0, 1], device="meta"))
     without_cursor = PoolingMetadata(torch.tensor([1]), None, None, [PoolingParams(task="embed")], [PoolingStates()])

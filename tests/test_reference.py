@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from oracle.approx import Approx
-from oracle.reference import apply_head, pool, without_special_tokens
+from oracle.reference import apply_head, classifier, dense, pool, projector, without_special_tokens
 from oracle.scenario import Head, Options, PoolingType, Request
 
 ROWS = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 12.0]])
@@ -80,6 +80,15 @@ def test_projector_and_classifier_widths() -> None:
     head = Head(embedding_size=5, num_labels=3)
     assert apply_head(ROWS, request("token_embed"), head, seed=0).shape == (3, 5)
     assert apply_head(ROWS, request("token_classify"), head, seed=0).shape == (3, 3)
+
+
+def test_the_layers_of_a_scenario_have_weights_of_their_own() -> None:
+    layers = [(projector(4, seed), classifier(4, seed), dense(4, seed)) for seed in range(8)]
+    assert [layer.seed for three in layers for layer in three] == [
+        number for seed in range(8) for number in (2 * seed, 2 * seed + 1, 16 + seed)
+    ]
+    # And no more sets of weights than are worth keeping.
+    assert [layer.seed for layer in (projector(4, 11), classifier(4, 11), dense(4, 11))] == [6, 7, 19]
 
 
 def test_a_zero_row_is_normalised_to_zero() -> None:

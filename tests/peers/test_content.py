@@ -36,6 +36,33 @@ def test_large_seeds_columns_and_positions_overflow_nothing() -> None:
             assert rows[position].tolist() == [integer(0, position, at, seed) for at in range(3)]
 
 
+def test_realistic_rows_are_numpys_from_the_same_integers() -> None:
+    seen = 0
+    for batch in drawn(300):
+        if batch.options.content == "exact" or batch.packed.numel() > 3000 or not batch.finite:
+            continue
+        noise = np.random.default_rng(batch.options.seed).standard_normal(251)
+        for place, (one, rows) in enumerate(zip(batch.requests, batch.rows, strict=True)):
+            whole = [
+                [integer(place, at, column, batch.options.seed) for column in range(rows.shape[1])]
+                for at in range(len(rows))
+            ]
+            due = torch.tensor([[value / 100 + float(noise[value + 125]) + 0.25 for value in row] for row in whole])
+            if one.zero_at is None:
+                assert torch.allclose(rows.double(), due.double(), rtol=2 * torch.finfo(rows.dtype).eps, atol=1e-6)
+                seen += rows.numel()
+    assert seen > 100
+
+
+def test_weights_are_three_signed_powers_of_two_a_row() -> None:
+    for seed, width in ((0, 1), (1, 2), (5, 3), (7, 16), (12, 33)):
+        due = [[0.0] * width for _ in range(5)]
+        for out, row in enumerate(due):
+            for term, value in enumerate((0.03125, 0.03125, -0.03125)):
+                row[(out * 7 + term * (5 + seed % 11) + seed) % width] += value
+        assert Linear(5, seed).matrix(width).tolist() == due
+
+
 def test_a_row_is_found_wherever_numpy_finds_it() -> None:
     for batch in drawn(200):
         if batch.packed.numel() > 3000:
