@@ -84,7 +84,11 @@ def can_be_exported(scenario: Scenario) -> bool:
 def test_the_test_is_green_on_a_right_subject_whatever_the_scenario() -> None:
     exported = 0
     for scenario in filter(can_be_exported, some_scenarios()):
-        source = as_pytest(Finding("sliced", "values", "violates", "", "wrong", scenario, spec="sliced"))
+        try:
+            source = as_pytest(Finding("sliced", "values", "violates", "", "wrong", scenario, spec="sliced"))
+        except ExportError as error:
+            assert "too many to write into a test" in str(error)
+            continue
         assert passes(source), source
         exported += 1
     assert exported > 150

@@ -36,6 +36,8 @@ BY_OUTPUT: Final = frozenset((
 BY_CHECK: Final = frozenset(
     ("inputs-unchanged", "state-owns-its-rows", "state-is-bounded", "state-cleared", "cursor-is-a-snapshot")
 )
+MOST_WEIGHTS: Final = 1 << 14
+"""Weights of a layer that a test still spells out; compiling the text takes a thousand times their memory."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,10 @@ class _Writer:
                 widths = {self._width(request.name) for request in scenario.requests}
                 if len(widths) > 1:
                     raise ExportError(f"the {name} is given rows of {len(widths)} widths, which one matrix can't take")
-                made[name] = python.literal(layer(size, self.options.seed).matrix(widths.pop()).tolist())
+                weights = layer(size, self.options.seed).matrix(widths.pop())
+                if weights.numel() > MOST_WEIGHTS:
+                    raise ExportError(f"the {name} has {weights.numel():,} weights, too many to write into a test")
+                made[name] = python.literal(weights.tolist())
         return made
 
     def _width(self, name: str) -> int:
