@@ -87,9 +87,9 @@ def prompts(scenario: Scenario, world: World, names: dict[str, str]) -> Iterator
             yield f"{name} = {tensor(rows, world.universe.dtype)}"
             continue
         yield f"{name} = prompt_rows({place}, {request.prompt_len})"
-        for at, value in ((request.nan_at, "nan"), (request.inf_at, "inf")):
+        for at, value in ((request.nan_at, "torch.nan"), (request.inf_at, "torch.inf"), (request.zero_at, "0")):
             if at is not None:
-                yield f"{name}[{at}] = torch.{value}"
+                yield f"{name}[{at}] = {value}"
 
 
 def hidden_states(call: TracedCall, scenario: Scenario, names: dict[str, str]) -> str:
