@@ -33,6 +33,8 @@ from oracle.scenario import Scenario
 STRETCH: Final = 16
 """Scenarios drawn from one mix before the swarm moves on."""
 SHRINK_TIME_S: Final = 4.0
+EXIT_CODES: Final = {"holds": 0, "skipped": 0, "violates": 1, "error": 2, "inconclusive": 3}
+"""By how a run ended."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 holds or skipped, 1 violated, 2 could not run, 3 inconclusive."""
-        return {"holds": 0, "skipped": 0, "violates": 1, "error": 2, "inconclusive": 3}[self.verdict]
+        """See `EXIT_CODES`."""
+        return EXIT_CODES[self.verdict]
 
 
 class Campaign:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from fuzz.bench.cli import bench
 from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, LEDGER, REGRESSIONS, corpus, corpus_defaults
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class Size(click.ParamType[int]):
 
 subject_option = click.option(
     "--subject", "specs", multiple=True, metavar="SPEC",
-    help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2, path/to/file.py:factory or "
-    "package.module:factory. Repeatable. Left out: all built-ins.",
+    help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2 (also ==X.Y.Z or @DIR), "
+    "path/to/file.py:factory or package.module:factory. Repeatable. Left out: all built-ins.",
 )  # fmt: skip
 device_option = click.option(
     "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda", "sim"]), default="auto", show_default=True,
@@ -287,21 +288,25 @@ def check(
 @device_option
 @budget_option
 @click.option("--alone", is_flag=True, help="Without what the finding takes to have been run in the process before.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH",
+    help="Write what the engine did, step by step; of one subject.",
+)  # fmt: skip
 @report_option
 @json_option
 def replay(
-    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None, alone: bool,
+    file: Path, specs: tuple[str, ...], device_name: str, sync_budget: int | None, alone: bool, trace: Path | None,
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
-    """Run a saved finding or scenario again.
+    """Run a saved finding, scenario or trace again.
 
-    Without --subject it runs on the subject that the finding names.
+    Without --subject it runs on the subject that the finding or the trace names.
     """
     with _Session(as_json, reports) as session:
         from fuzz.replay import replay as run_replay
 
         device = session.device(device_name, sync_budget)
-        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget, alone)
+        session.report = run_replay(file, specs, device, session.terminal.on_event, sync_budget, alone, trace)
     session.exit()
 
 
@@ -397,6 +402,7 @@ def subjects() -> None:
 
 
 main.add_command(corpus)
+main.add_command(bench)
 
 
 class _Session:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self
 
-from fuzz.bench import Bench, Played, play, reloaded
 from fuzz.campaign import scenarios
 from fuzz.expendable import (
     Death,
@@ -29,6 +28,7 @@ from fuzz.expendable import (
     wait_for,
 )
 from fuzz.findings import Span
+from fuzz.jobs import Played, Workbench, play, reloaded
 from fuzz.verdict import Judgement, Verdict
 from oracle import contracts
 from oracle.scenario import Scenario
@@ -115,7 +115,7 @@ class _Worker:
 class Crew:
     """So many workers, and processes for a job of their own."""
 
-    def __init__(self, bench: Bench, size: int, limits: Limits, first: int = 0) -> None:
+    def __init__(self, bench: Workbench, size: int, limits: Limits, first: int = 0) -> None:
         self.limits = limits_on(bench.device, limits)
         self.next = first
         """The first scenario that has not been taken from here."""
@@ -128,7 +128,7 @@ class Crew:
         self.warnings: list[str] = []
         self._bench = bench
         self._context = context_for(bench.device)
-        self._make_bench: Callable[[], Bench] = lambda: bench
+        self._make_bench: Callable[[], Workbench] = lambda: bench
         if bench.device.type == "cuda":
             specs = [(subject.spec, dict(subject.sync_budgets)) for subject in bench.subjects]
             self._make_bench = partial(reloaded, specs, str(bench.device), bench.mix, bench.seed)

@@ -25,6 +25,11 @@ from oracle.scenario import Traffic
 PATIENCE: Final = 4
 """Steps without a scheduled token, nobody still to come, after which an engine is taken to be stuck."""
 
+PARAMS: Final = (
+    "task", "dimensions", "step_tag_id", "returned_token_ids", "use_activation", "normalize", "activation", "softmax",
+)  # fmt: skip
+"""Pooling params that a request brings with it, by the names of all releases."""
+
 
 class EngineRun:
     """An engine in the middle of a scenario; also what it observes through (`impl.engine.Observer`)."""
@@ -38,6 +43,7 @@ class EngineRun:
         self.traffic: Traffic = traffic
         self.comparisons = 0
         self.trace: list[EngineStep] = []
+        self._number = 0
         self._spans: Sequence[Span] = ()
         self._results: dict[str, list[torch.Tensor | None]] = {}
         self._gone: set[str] = set()
@@ -64,9 +70,9 @@ class EngineRun:
                 return replace(self._borrowed, comparisons=self.comparisons)
             return Judgement(Verdict.HOLDS, self.comparisons)
         except Fallen as fallen:
-            return fallen.judgement(self.comparisons, len(self.trace))
+            return fallen.judgement(self.comparisons, self._number)
         except Exception:
-            return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), len(self.trace))
+            return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), self._number)
 
     def _run(self) -> None:
         last_event = self.traffic.last_event
@@ -75,6 +81,7 @@ class EngineRun:
         max_steps = last_event + PATIENCE + tokens * (2 + len(self.world.requests))
         idle = 0
         for number in range(max_steps):
+            self._number = number
             self._deliver(number)
             step = self._step()
             self._settle(step)
@@ -84,12 +91,18 @@ class EngineRun:
                 if not waiting and not step.spans:
                     break
                 if idle >= PATIENCE:
-                    self._fall_if(contracts.every_request_finishes(waiting, idle), "every-request-finishes")
+                    self._fall_if(
+                        contracts.every_request_finishes(self._standing(waiting), idle), "every-request-finishes"
+                    )
         else:
-            self._fall_if(
-                contracts.every_request_finishes(self.engine.unfinished(), max_steps), "every-request-finishes"
-            )
+            waiting = self._standing(self.engine.unfinished())
+            self._fall_if(contracts.every_request_finishes(waiting, max_steps), "every-request-finishes")
         self._check_end()
+
+    def _standing(self, names: Sequence[str]) -> list[str]:
+        """Each request with how far it has come."""
+        reached = {span.name: span.start + span.count for step in self.trace for span in step.spans}
+        return [f"{name} ({reached.get(name, 0)} of {self.world.requests[name].prompt_len} tokens)" for name in names]
 
     def _deliver(self, number: int) -> None:
         """Whatever reaches the engine before this step."""
@@ -104,7 +117,12 @@ class EngineRun:
                 self._guarded(lambda name=request.name: self.engine.abort(name))
 
     def _step(self) -> EngineStep:
-        step: EngineStep = self._guarded(self.engine.step)
+        self._spans = ()
+        try:
+            step: EngineStep = self._guarded(self.engine.step)
+        except Fallen:
+            self.trace.append(EngineStep(tuple(self._spans)))
+            raise
         self.trace.append(step)
         self._fall_if(contracts.batch_belongs_together(step.slot_problems), "batch-belongs-together")
         return step
@@ -142,11 +160,7 @@ class EngineRun:
             problem = None
             if prompt_len != request.prompt_len:
                 problem = f"request {span.name} has prompt length {prompt_len}, but should have {request.prompt_len}"
-            elif (params.task, params.dimensions, params.use_activation) != (
-                due.task,
-                due.dimensions,
-                due.use_activation,
-            ):
+            elif any(getattr(params, name, None) != getattr(due, name, None) for name in PARAMS):
                 problem = f"request {span.name} has pooling params {params}, but should have {due}"
             self._fall_if(contracts.batch_belongs_together([problem] if problem else []), "batch-belongs-together")
         self._given = call, hidden_states.clone(), copy.deepcopy(list(metadata.pooling_params))
@@ -210,6 +224,7 @@ def _engine_config(traffic: Traffic) -> EngineConfig:
     return EngineConfig(
         traffic.token_budget,
         traffic.max_num_seqs,
+        traffic.max_model_len,
         traffic.num_blocks,
         traffic.block_size,
         traffic.long_prefill_token_threshold,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from fuzz.bench import alone, follow, smaller
 from fuzz.cause import Cause
 from fuzz.crew import Crew, Fell
 from fuzz.expendable import Death
 from fuzz.findings import NOT_SERVED, Before, Failure, Finding, Span, shrunk
+from fuzz.jobs import alone, follow, smaller
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.config import Subject

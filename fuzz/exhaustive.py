@@ -8,6 +8,7 @@ taking a sample of whole paths (`fuzz.check`).
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import permutations, product
 from typing import Any
@@ -75,10 +76,25 @@ def walk(
     `failed` gets the path to each step that breaks a contract; `tell` the coverage after each step.
     """
     coverage = Coverage()
-    for lengths in scope.lengths():
-        requests = tuple(Request(chr(97 + place), "token_embed", (1,) * length) for place, length in enumerate(lengths))
-        _walk_batch(subject, Scenario(requests, (), options), device, coverage, failed, tell)
+    with _unwritten_memory_is_nan():
+        for lengths in scope.lengths():
+            requests = tuple(Request(chr(97 + at), "token_embed", (1,) * length) for at, length in enumerate(lengths))
+            _walk_batch(subject, Scenario(requests, (), options), device, coverage, failed, tell)
     return coverage
+
+
+@contextmanager
+def _unwritten_memory_is_nan() -> Iterator[None]:
+    """Let states be told apart by what was written to them, not by what was left in their memory.
+
+    Source: https://docs.pytorch.org/docs/stable/deterministic.html
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def _walk_batch(

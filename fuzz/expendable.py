@@ -194,7 +194,7 @@ def context_for(device: torch.device) -> ForkContext | ForkServerContext:
     if device.type != "cuda":
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fuzz.bench"])
+    context.set_forkserver_preload(["fuzz.jobs"])
     return context
 
 

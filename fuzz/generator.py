@@ -73,6 +73,8 @@ def _options(draw: Draw, mix: Mix) -> Options:
     token = _either(draw, TOKEN_TYPES, mix.pooling_types)
     sequence = _either(draw, SEQUENCE_TYPES, mix.pooling_types)
     level: Level = draw.choice(mix.levels)
+    if level == "engine" and "LAST" in mix.pooling_types and draw.chance(mix.p_last):
+        sequence = "LAST"
     dtype: DtypeName = draw.choice(mix.dtypes)
     hidden_size = draw.choice(mix.hidden_sizes)
     malformed = draw.choice((None, *mix.malformed)) if level == "method" else None

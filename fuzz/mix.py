@@ -72,6 +72,10 @@ class Mix:
     """Steps made by a scheduler from traffic, rather than drawn one by one."""
     p_scarce: float = 0.6
     """Few KV cache blocks, so that requests are preempted."""
+    p_last: float = 0.6
+    """An engine serves LAST whatever else was drawn, since others turn its chunking and caching off."""
+    p_full_length: float = 0.3
+    """The longest prompt is as long as the model takes."""
     p_threshold: float = 0.5
     p_priority: float = 0.2
     p_reset: float = 0.1

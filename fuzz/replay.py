@@ -1,4 +1,4 @@
-"""A saved finding or scenario, run again."""
+"""A saved finding, scenario or trace, run again."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,12 +8,13 @@ from typing import Final
 
 import torch
 
-from fuzz.bench import Bench, follow
+from fuzz import trace as traces
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started
 from fuzz.crew import Crew
 from fuzz.expendable import Limits
 from fuzz.features import features
 from fuzz.findings import Before, Failure, Finding, read
+from fuzz.jobs import Workbench, follow
 from fuzz.mix import for_subjects
 from fuzz.start import runs_on
 from fuzz.verdict import Judgement
@@ -34,22 +35,27 @@ def replay(
     listener: Listener,
     sync_budget: int | None = None,
     alone: bool = False,
+    trace: Path | None = None,
 ) -> Report:
-    """Run what the file holds on the subjects, or on the one that its finding names, each in a process of its own.
+    """Run what the file holds, a finding, a scenario or a trace, on the subjects, or on the one that it names.
 
-    A `sync_budget` takes the place of what the subjects declare. `alone` leaves out what the finding takes to have
-    been run before.
+    Each runs in a process of its own. A `sync_budget` takes the place of what the subjects declare. `alone` leaves
+    out what the finding takes to have been run before. What an engine does is written to `trace`.
 
     Raises:
         ScenarioError: the file is damaged or of another version.
         SubjectError: no subject is named, or it doesn't serve the scenario.
-        OSError: the file can't be read.
+        OSError: the file can't be read, or the trace not be written.
     """
-    scenario, finding = read(file)
-    if not specs and finding is None:
+    kept = traces.read(file)
+    scenario, finding = (kept.scenario, None) if kept else read(file)
+    named = kept or finding
+    if not specs and named is None:
         raise SubjectError(f"{file} holds a scenario, not a finding: say with --subject on what to run it")
     before = None if specs or alone or finding is None else finding.before
-    specs = list(specs) or [str(finding and finding.spec)]
+    specs = list(specs) or [str(named and named.spec)]
+    if trace is not None and len(specs) > 1:
+        raise SubjectError("a trace is of one engine: name one --subject")
     subjects = [load(spec, sync_budget) for spec in specs]
     listener(Started("replay", [subject.name for subject in subjects], None, str(device), Budget()))
     campaign = Campaign(subjects, device, None, listener, shrinks=False)
@@ -74,6 +80,14 @@ def replay(
     report = campaign.finish()
     if finding is not None:
         report.notes.append(compared(finding, report.findings))
+    if kept is not None or trace is not None:
+        with torch.inference_mode():
+            now = traces.traced(scenario, subjects[0], device)
+        if kept is not None:
+            report.notes.append(traces.compared(kept, now))
+        if trace is not None:
+            traces.write(trace, now)
+            report.notes.append(f"trace: {trace}")
     return report
 
 
@@ -85,7 +99,7 @@ def _judgements(
     if before is not None:
         subjects = [subject if spec == subject.spec else load(spec, sync_budget) for spec in before.specs]
         seed = before.seed
-    bench = Bench(subjects, device, for_subjects(subjects, device.type == SIMULATED), seed)
+    bench = Workbench(subjects, device, for_subjects(subjects, device.type == SIMULATED), seed)
     spans = before.spans if before is not None else ()
     with Crew(bench, 0, Limits()) as crew:
         while True:

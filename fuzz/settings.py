@@ -17,7 +17,8 @@ from msgspec import UNSET, Meta, UnsetType
 NAMES: Final = ("poolproof.toml", "pyproject.toml")
 COMMANDS: Final = {
     "fuzz": (
-        "subject", "max-time", "max-scenarios", "device", "sync-budget", "save", "ledger", "known", "report",
+        "subject", "max-time", "max-scenarios", "workers", "hang-after", "memory-limit", "device", "sync-budget",
+        "save", "ledger", "known", "report",
     ),
     "check": ("subject", "device", "sync-budget", "save", "ledger", "regressions", "known", "report"),
     "replay": ("device", "sync-budget"),
@@ -39,6 +40,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     max_time: Annotated[str, Meta(description="How long `poolproof fuzz` runs, such as 30s or 5m.")] | UnsetType = UNSET
     max_scenarios: (
         Annotated[int, Meta(ge=1, description="After how many scenarios `poolproof fuzz` stops.")] | UnsetType
+    ) = UNSET
+    workers: (
+        Annotated[int, Meta(ge=0, description="How many processes share the work of `poolproof fuzz`.")] | UnsetType
+    ) = UNSET
+    hang_after: (
+        Annotated[
+            str, Meta(description="How long a scenario may take before it counts as one that hangs, such as 10s.")
+        ]
+        | UnsetType
+    ) = UNSET
+    memory_limit: (
+        Annotated[str, Meta(description="How much memory a worker process may take, such as 4GB.")] | UnsetType
     ) = UNSET
     device: (
         Annotated[Literal["auto", "cpu", "cuda", "sim"], Meta(description="Where the hidden states lie.")] | UnsetType
@@ -118,16 +131,21 @@ def _table(path: Path) -> Any:
 
 
 def _settings(table: Any, path: Path) -> Settings:
-    keys = [field.encode_name for field in msgspec.structs.fields(Settings)]
     for key in table if isinstance(table, dict) else ():
-        if key not in keys:
-            nearest = get_close_matches(key, keys, 1)
-            told = f"did you mean {nearest[0]!r}?" if nearest else f"those there are: {', '.join(keys)}"
+        if key not in keys():
+            nearest = get_close_matches(key, keys(), 1)
+            told = f"did you mean {nearest[0]!r}?" if nearest else f"those there are: {', '.join(keys())}"
             raise SettingsError(f"{path}: there is no key {key!r}; {told}")
     try:
         return msgspec.convert(table, Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{path}: {error}") from None
+
+
+def keys() -> dict[str, str]:
+    """Each key, and what it means."""
+    properties = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    return {key: told["description"] for key, told in properties.items()}
 
 
 def schema() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from oracle.scenario import Head, Model, Options, Request, Scenario, Step, problems
+from oracle.scenario import MAX_MODEL_LEN, Head, Model, Options, Request, Scenario, Step, Traffic, problems
 
 replace = msgspec.structs.replace
 
@@ -104,9 +104,16 @@ def _calmer_traffic(scenario: Scenario) -> Iterator[Scenario]:
     traffic = scenario.traffic
     if traffic is None:
         return
-    for name, plain in (("priority_policy", False), ("prefix_caching", False), ("long_prefill_token_threshold", 0)):
+    for name, plain in (
+        ("priority_policy", False),
+        ("prefix_caching", False),
+        ("long_prefill_token_threshold", 0),
+        ("max_model_len", MAX_MODEL_LEN),
+    ):
         if getattr(traffic, name) != plain:
             yield replace(scenario, traffic=replace(traffic, **{name: plain}))
+    if traffic.max_model_len < MAX_MODEL_LEN:
+        yield from _shorter_models(scenario, traffic)
     if traffic.cache_resets:
         yield replace(scenario, traffic=replace(traffic, cache_resets=traffic.cache_resets[:-1]))
     for name, least in (("num_blocks", 2), ("token_budget", 1), ("max_num_seqs", 1), ("block_size", 1)):
@@ -124,6 +131,14 @@ def _calmer_traffic(scenario: Scenario) -> Iterator[Scenario]:
             if plainer != arrival:
                 arrivals = (*traffic.arrivals[:place], plainer, *traffic.arrivals[place + 1 :])
                 yield replace(scenario, traffic=replace(traffic, arrivals=arrivals))
+
+
+def _shorter_models(scenario: Scenario, traffic: Traffic) -> Iterator[Scenario]:
+    """With a model that takes less, and prompts cut to that, so that one of full length stays one."""
+    length = traffic.max_model_len
+    for fewer in sorted({1, length // 2, length - 1} - {0, length}):
+        requests = (replace(own, prompt_token_ids=own.prompt_token_ids[:fewer]) for own in scenario.requests)
+        yield replace(scenario, requests=tuple(requests), traffic=replace(traffic, max_model_len=fewer))
 
 
 def _without_steps(scenario: Scenario) -> Iterator[Scenario]:

@@ -204,5 +204,5 @@ def print_subjects() -> None:
     console.print("vllm==X.Y.Z a release of vLLM, its pooling layer alone, fetched once")
     console.print("vllm@DIR    a checkout of vLLM or an unpacked wheel, its pooling layer alone")
     console.print("vllm        the pooling layer of the vLLM installed in this environment")
-    console.print("vllm-v1, vllm-v2   its scheduler with the V1 or V2 runner")
+    console.print("vllm-v1, vllm-v2   its scheduler with the V1 or V2 runner; also with ==X.Y.Z or @DIR")
     console.print("path/to/file.py:factory or package.module:factory   your own: see the README")

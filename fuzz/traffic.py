@@ -14,7 +14,7 @@ import msgspec
 from fuzz.draws import Draw
 from fuzz.mix import Mix
 from impl.engine import Span
-from oracle.scenario import Arrival, Options, Request, Step, Traffic
+from oracle.scenario import MAX_MODEL_LEN, Arrival, Options, Request, Step, Traffic
 
 
 def draw_traffic(draw: Draw, mix: Mix, options: Options, requests: Sequence[Request]) -> Traffic:
@@ -31,6 +31,8 @@ def draw_traffic(draw: Draw, mix: Mix, options: Options, requests: Sequence[Requ
         arrivals=tuple(_arrival(draw, mix) for _ in requests),
         token_budget=token_budget,
         max_num_seqs=draw.choice((4, 3, 2, 1)),
+        # Where lengths run out, bounds that are off by one show.
+        max_model_len=longest if draw.chance(mix.p_full_length) else MAX_MODEL_LEN,
         num_blocks=1 + needed + (draw.integer(0, needed // 2) if draw.chance(mix.p_scarce) else 64),
         block_size=block_size,
         long_prefill_token_threshold=(

@@ -8,12 +8,12 @@ from collections import Counter
 from functools import partial
 from typing import Final
 
-from fuzz.bench import Bench
 from fuzz.campaign import Budget, Campaign, Search
 from fuzz.crew import Crew, Outcome
 from fuzz.examine import Examiner
 from fuzz.expendable import Limits
 from fuzz.explain import counted
+from fuzz.jobs import Workbench
 from fuzz.mix import Mix
 from fuzz.state import Keeper, State
 from fuzz.verdict import Verdict
@@ -35,7 +35,7 @@ def _search(
         state.restore(campaign)
     keeper = Keeper(campaign, state.next if state else 0)
     keeper.keep()
-    bench = Bench(campaign.subjects, campaign.device, mix, seed)
+    bench = Workbench(campaign.subjects, campaign.device, mix, seed)
     try:
         with Crew(bench, size, limits, keeper.next) as crew:
             crew.until_s = until_s

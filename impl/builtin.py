@@ -5,6 +5,8 @@ from impl.grouped import Grouped
 from impl.hostsplit import HostSplit
 from impl.late_interaction import MaxSim
 from impl.methods import Methods
+from impl.packed import Packed
+from impl.packed_pooler import PackedPooler
 from impl.pooler import Pooler
 from impl.sliced import Sliced
 from impl.verify import verify
@@ -14,7 +16,7 @@ from oracle.metadata import RowsConvention
 def _subject(methods: type[Methods], rows: tuple[RowsConvention, ...], about: str, budget: SyncBudget) -> Subject:
     def build(config: PoolerConfig, level: Level) -> PoolFn:
         if level == "pooler":
-            return Pooler(config, methods(config))
+            return PackedPooler(config) if methods is Packed else Pooler(config, methods(config))
         method: PoolFn = methods(config).method(config.pooling_type)
         return method
 
@@ -49,5 +51,6 @@ BUILTIN = {
             SyncBudget(per_call=2),
         ),
         _subject(HostSplit, ("group",), "one split by host counts, no device read", SyncBudget()),
+        _subject(Packed, ("group",), "one split, one gather, one head call a step (the fastest)", SyncBudget()),
     )
 }

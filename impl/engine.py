@@ -13,6 +13,7 @@ class EngineConfig:
 
     token_budget: int
     max_num_seqs: int
+    max_model_len: int
     num_blocks: int
     block_size: int
     long_prefill_token_threshold: int

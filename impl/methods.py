@@ -1,4 +1,4 @@
-"""What the three poolers share: everything but how a step's rows are cut.
+"""What the poolers share: everything but how a step's rows are cut.
 
 A subclass says how to cut (`chunks`); ALL, STEP, CLS, LAST and MEAN follow from it.
 """

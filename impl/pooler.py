@@ -10,6 +10,7 @@ from impl.special import without_special_tokens
 from oracle.metadata import PoolingMetadata, PoolingParams, task_groups
 
 TOKEN_TASKS = ("token_embed", "token_classify")
+EMBED_TASKS = ("embed", "token_embed")
 
 
 class Pooler:
@@ -18,7 +19,7 @@ class Pooler:
     def __init__(self, config: PoolerConfig, methods: Methods) -> None:
         self.rows = config.rows
         self.head = config.head
-        self.special_token_ids = config.bos_token_id, config.eos_token_id
+        self.config = config
         self.token_method: PoolFn = methods.method(config.tok_pooling_type)
         self.sequence_method: PoolFn = methods.method(config.seq_pooling_type)
 
@@ -36,56 +37,53 @@ class Pooler:
         for task, group_rows, group in task_groups(hidden_states, metadata, self.rows):
             method = self.token_method if task in TOKEN_TASKS else self.sequence_method
             results = apply_head(task, method(group_rows, group), group.pooling_params, self.head)
-            outputs.extend(self.filtered(results, group) if task in TOKEN_TASKS else results)
+            outputs.extend(filtered(results, group, self.config) if task in TOKEN_TASKS else results)
         return outputs
 
-    def filtered(self, results: Outputs, group: PoolingMetadata) -> Outputs:
-        """A token task's results without the rows of BOS and EOS; None stays None."""
-        bos_token_id, eos_token_id = self.special_token_ids
-        if bos_token_id is None and eos_token_id is None:
-            return results
-        return [
-            None if rows is None else without_special_tokens(rows, token_ids, bos_token_id, eos_token_id)
-            for rows, token_ids in zip(results, group.get_prompt_token_ids_cpu(), strict=True)
-        ]
+
+def filtered(results: Outputs, group: PoolingMetadata, config: PoolerConfig) -> Outputs:
+    """A token task's results without the rows of BOS and EOS; None stays None."""
+    if config.bos_token_id is None and config.eos_token_id is None:
+        return results
+    return [
+        None if rows is None else without_special_tokens(rows, token_ids, config.bos_token_id, config.eos_token_id)
+        for rows, token_ids in zip(results, group.get_prompt_token_ids_cpu(), strict=True)
+    ]
 
 
 def apply_head(
     task: str, pooled: Outputs, params: Sequence[PoolingParams], head: HeadConfig
 ) -> list[torch.Tensor | None]:
     """Each request's pooled rows through the head of its task; None stays None."""
-    layer = {"embed": _embed, "token_embed": _embed, "classify": _classify, "token_classify": _score}[task]
-    return [None if rows is None else layer(rows, own, head) for rows, own in zip(pooled, params, strict=True)]
+    return [
+        None if rows is None else finish(task, learned(task, rows, head), own)
+        for rows, own in zip(pooled, params, strict=True)
+    ]
 
 
-def _embed(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
-    rows = _cast(rows, head)
-    if head.projector is not None:
-        rows = head.projector(rows)
-    if params.dimensions is not None:
-        rows = rows[..., : params.dimensions]
-    # The default eps is zero in float16, where it turns a row of zeros into nan.
-    return (
-        torch.nn.functional.normalize(rows, dim=-1, eps=torch.finfo(rows.dtype).tiny) if params.use_activation else rows
-    )
-
-
-def _classify(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
-    return _score(rows if head.dense is None else head.dense(_cast(rows, head)).tanh(), params, head)
-
-
-def _score(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
-    logits = _cast(rows, head)
+def learned(task: str, rows: torch.Tensor, head: HeadConfig) -> torch.Tensor:
+    """The part of a head that is the same for every request: cast, learned layer, calibration."""
+    if head.head_dtype is not None:
+        rows = rows.to(head.head_dtype)
+    if task in EMBED_TASKS:
+        return rows if head.projector is None else head.projector(rows)
+    if task == "classify" and head.dense is not None:
+        rows = head.dense(rows).tanh()
     if head.classifier is not None:
-        logits = head.classifier(logits)
+        rows = head.classifier(rows)
     if head.logit_mean is not None:
-        logits = logits - head.logit_mean
-    if head.logit_sigma is not None:
-        logits = logits / head.logit_sigma
+        rows = rows - head.logit_mean
+    return rows if head.logit_sigma is None else rows / head.logit_sigma
+
+
+def finish(task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+    """The part that a request's params decide: dimensions and activation."""
+    if task in EMBED_TASKS:
+        if params.dimensions is not None:
+            rows = rows[..., : params.dimensions]
+        # The default eps is zero in float16, where it turns a row of zeros into nan.
+        eps = torch.finfo(rows.dtype).tiny
+        return torch.nn.functional.normalize(rows, dim=-1, eps=eps) if params.use_activation else rows
     if not params.use_activation:
-        return logits
-    return logits.softmax(dim=-1) if logits.shape[-1] >= 2 else logits.sigmoid()
-
-
-def _cast(rows: torch.Tensor, head: HeadConfig) -> torch.Tensor:
-    return rows if head.head_dtype is None else rows.to(head.head_dtype)
+        return rows
+    return rows.softmax(dim=-1) if rows.shape[-1] >= 2 else rows.sigmoid()

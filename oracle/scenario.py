@@ -20,6 +20,7 @@ POOLING_TYPES: Final[tuple[PoolingType, ...]] = get_args(PoolingType)
 MALFORMED: Final[tuple[Malformed, ...]] = get_args(Malformed)
 VERSION: Final = 1
 LINE_LENGTH: Final = 110
+MAX_MODEL_LEN: Final = 2048
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -162,6 +163,8 @@ class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Tokens a step at most."""
     max_num_seqs: Positive = 4
     """Requests a step at most."""
+    max_model_len: Positive = MAX_MODEL_LEN
+    """Tokens of a prompt at most."""
     num_blocks: Positive = 64
     """KV cache blocks, one of which is the null block and serves nobody."""
     block_size: Positive = 4
@@ -332,6 +335,11 @@ def _traffic_problems(scenario: Scenario) -> Iterator[str]:
         at = f"$.requests[{index}].prompt_token_ids"
         if request.prompt_len > room:
             yield f"the KV cache has room for {room} tokens, not for a prompt of {request.prompt_len} - at `{at}`"
+        if request.prompt_len > traffic.max_model_len:
+            yield (
+                f"a prompt of {request.prompt_len} tokens is longer than the model's {traffic.max_model_len} "
+                f"- at `{at}`"
+            )
         if not scenario.options.enable_chunked_prefill and request.prompt_len > traffic.token_budget:
             yield (
                 f"chunked prefill is off, so a prompt of {request.prompt_len} tokens never fits the budget of "

@@ -23,6 +23,7 @@ class FakeEngine:
             (),
             engine_config.token_budget,
             engine_config.max_num_seqs,
+            engine_config.max_model_len,
             engine_config.num_blocks,
             engine_config.block_size,
             engine_config.long_prefill_token_threshold,

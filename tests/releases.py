@@ -1,7 +1,9 @@
 """vLLM releases for tests: fetched if they are few, taken from the cache if there are any more."""
 
 import os
+import re
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -37,3 +39,10 @@ def release(version: str) -> Subject:
             pytest.fail(subject)
         pytest.skip(subject)
     return subject
+
+
+def newest_cached() -> tuple[str, Path] | None:
+    """Version and directory of the newest release in the cache; nothing is fetched."""
+    there = {path.name.removeprefix("vllm-"): path for path in fetch.cache().glob("vllm-*")}
+    newest = max(there, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default=None)
+    return None if newest is None else (newest, there[newest])

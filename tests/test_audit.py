@@ -159,7 +159,8 @@ def test_a_budget_of_zero_fails_who_reads(name: str, reads: str) -> None:
 
 
 def test_a_budget_of_zero_passes_who_does_not() -> None:
-    assert {judgement.verdict for judgement in climbed(BUILTIN["hostsplit"].held_to(NEVER))} == {Verdict.HOLDS}
+    for name in ("hostsplit", "packed"):
+        assert {judgement.verdict for judgement in climbed(BUILTIN[name].held_to(NEVER))} == {Verdict.HOLDS}
 
 
 def test_growth_is_told_however_large_the_budget() -> None:
@@ -252,7 +253,7 @@ def test_a_cpu_is_no_place_for_it(arguments: tuple[str, ...]) -> None:
     assert "on a CPU" in result.output
 
 
-@pytest.mark.parametrize(("name", "exit_code"), [("sliced", 1), ("grouped", 1), ("hostsplit", 0)])
+@pytest.mark.parametrize(("name", "exit_code"), [("sliced", 1), ("grouped", 1), ("hostsplit", 0), ("packed", 0)])
 def test_fuzz_holds_to_a_budget(name: str, exit_code: int, tmp_path: Path) -> None:
     shared = ["--device", "sim", "--sync-budget", "0"]
     result = invoke("fuzz", *shared, "--subject", name, "--max-scenarios", "20", "--seed", "1", "--save", str(tmp_path))

@@ -50,7 +50,7 @@ def test_a_right_pooler_holds(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     data = last_line(result)
     assert data["verdict"] == "holds"
-    assert data["subjects"] == ["sliced", "grouped", "hostsplit"]
+    assert data["subjects"] == ["sliced", "grouped", "hostsplit", "packed"]
     assert data["seed"] == 7
     assert data["scenarios"] == 150
     assert data["comparisons"] > 150
@@ -104,7 +104,7 @@ def test_check_of_one_subject_is_deterministic_and_says_what_it_covered(tmp_path
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("nosuch", "there is no subject 'nosuch'; give one of sliced, grouped, hostsplit, vllm"),
+        ("nosuch", "there is no subject 'nosuch'; give one of sliced, grouped, hostsplit, packed, vllm"),
         ("nosuch.py:factory", "there is no file nosuch.py"),
         ("no.such.module:factory", "no.such.module can't be imported: ModuleNotFoundError"),
         ("math:nosuch", "math has no factory 'nosuch'"),
@@ -218,7 +218,7 @@ def test_contracts_are_listed_with_their_reasons() -> None:
 
 def test_subjects_are_listed() -> None:
     text = poolproof("subjects").output
-    assert all(name in text for name in ("sliced", "grouped", "hostsplit", "vllm", "file.py:factory"))
+    assert all(name in text for name in ("sliced", "grouped", "hostsplit", "packed", "vllm", "file.py:factory"))
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -158,7 +158,9 @@ def _metadata(counts: Sequence[int], device: torch.device) -> PoolingMetadata:
     return metadata
 
 
-@pytest.mark.parametrize(("name", "captures"), [("hostsplit", True), ("grouped", False), ("sliced", False)])
+@pytest.mark.parametrize(
+    ("name", "captures"), [("packed", True), ("hostsplit", True), ("grouped", False), ("sliced", False)]
+)
 def test_only_a_pooler_that_never_waits_can_be_captured_in_a_graph(
     name: str, captures: bool, cuda: torch.device
 ) -> None:

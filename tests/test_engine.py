@@ -10,6 +10,7 @@ from fuzz.campaign import Budget, fuzz
 from fuzz.engine import EngineRun
 from fuzz.mix import for_subjects
 from fuzz.start import start
+from fuzz.traffic import Queued, SchedulerModel
 from fuzz.world import World
 from impl.engine import EngineRequest, EngineStep, Span
 from oracle.scenario import Arrival, Options, Request, Scenario, Traffic, problems
@@ -39,6 +40,24 @@ class Starves(FakeEngine):
             self.requests[request.name] = request
         else:
             super().add(request)
+
+
+class ReservesASlotForSampling(FakeEngine):
+    """vllm#48039: a request that runs is computed up to one token short of what the model takes."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.model = ReservingScheduler(self.model.traffic, Options(enable_chunked_prefill=self.model.chunked))
+
+
+class ReservingScheduler(SchedulerModel):
+    def _wanted(self, entry: Queued) -> int:
+        wanted = super()._wanted(entry)
+        return min(wanted, self.traffic.max_model_len - 1 - entry.computed) if entry in self.running else wanted
+
+    def schedule(self) -> tuple[list[tuple[str, int]], list[str]]:
+        scheduled, pushed_out = super().schedule()
+        return [(name, count) for name, count in scheduled if count], pushed_out
 
 
 class AnswersTwice(FakeEngine):
@@ -106,6 +125,7 @@ class Raises(FakeEngine):
     [
         (KeepsStateOverPreemption, "state-is-fresh-at-the-start"),
         (Starves, "every-request-finishes"),
+        (ReservesASlotForSampling, "every-request-finishes"),
         (AnswersTwice, "finishes-once"),
         (NeverAnswersSingleTokens, "finishes-once"),
         (AnswersWithTheNeighboursRows, "values"),

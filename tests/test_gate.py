@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+from tests import command
+from tests.command import ROOT
 
 CLS = """
 def factory(config):
@@ -29,10 +29,7 @@ WRONG = CLS.replace("first_token", "last_token")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository with a right pooler in it, committed, and `poolproof` on the path."""
-    (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "poolproof"
-    command.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m fuzz "$@"\n')
-    command.chmod(0o755)
+    command.install(tmp_path / "bin")
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "mine.py").write_text(CLS)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from impl.config import HeadConfig, PoolerConfig, SubjectError
+from impl.vllm import installed
 from impl.vllm.loader import Tree, package_in
 from tests.test_cli import poolproof
 
@@ -147,3 +148,19 @@ def test_a_directory_without_the_package_is_refused(tmp_path: Path, name: str, m
 def test_a_checkout_and_the_package_itself_are_both_taken(tmp_path: Path) -> None:
     root = tree(tmp_path, {POOLER: ""}).sources.root
     assert package_in(root) == root
+
+
+def test_a_process_has_room_for_one_whole_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(installed, "_put_first", [])
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    for name in ("one", "other"):
+        (tmp_path / name / "vllm").mkdir(parents=True)
+        (tmp_path / name / "vllm" / "__init__.py").write_text("")
+    first = installed.Installed(tmp_path / "one")
+    assert first.sources.root == tmp_path / "one" / "vllm"
+    assert first.version == ""
+    assert installed.Installed(tmp_path / "one").sources.root == first.sources.root
+    for directory in (tmp_path / "other", None):
+        with pytest.raises(SubjectError, match=r"room for one whole vLLM, and .*one/vllm is there"):
+            installed.Installed(directory)

@@ -70,9 +70,8 @@ def test_a_row_of_nan_is_named_whatever_its_payload() -> None:
     there = universe([3], dtype="bfloat16")
     there.rows[1] = torch.nan
     row = there.of("a", 1, 1)[0]
-    assert (
-        there.origin(torch.full_like(bits(row), -1).view(torch.bfloat16)) == there.origin(row) == "request a, token 1"
-    )
+    other = torch.full_like(bits(row), -1).view(torch.bfloat16)
+    assert there.origin(other) == there.origin(row) == "request a, token 1"
 
 
 def test_weights_are_exact_and_depend_on_the_seed() -> None:

@@ -3,12 +3,11 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from fuzz.cli import main
-from fuzz.settings import COMMANDS, Settings, find, schema
+from fuzz.settings import COMMANDS, find, keys
 from tests import subjects
 
 
@@ -73,7 +72,7 @@ def test_the_command_line_wins(project: Path) -> None:
 def test_a_replay_is_of_the_subject_that_the_finding_names(project: Path) -> None:
     poolproof("fuzz", "--subject", "mine.py:factory", "--max-scenarios", "60", "--seed", "1")
     (project / "poolproof.toml").write_text('subject = ["hostsplit"]\n')
-    (kept,) = (project / ".poolproof/findings").iterdir()
+    (kept,) = (project / ".poolproof/findings").glob("*row-count*.json")
     assert poolproof("replay", str(kept)).exit_code == 1
 
 
@@ -83,6 +82,7 @@ def test_a_replay_is_of_the_subject_that_the_finding_names(project: Path) -> Non
         ("max-tiem = '30s'", "there is no key 'max-tiem'; did you mean 'max-time'?"),
         ("oops = 1", "there is no key 'oops'; those there are: subject, max-time,"),
         ("max-time = 'soon'", "'soon' is not a time span; say for example 30s, 5m or 2h - at `$.max-time`"),
+        ("memory-limit = 'much'", "'much' is not an amount of memory; say for example 500MB or 4GB"),
         ("report = ['pdf']", "'pdf' is no form of report; say one of html, junit"),
         ("device = 'tpu'", "Invalid enum value 'tpu' - at `$.device`"),
         ("subject = 'mine.py:factory'", "Expected `array`, got `str` - at `$.subject`"),
@@ -105,10 +105,8 @@ def test_a_table_that_is_none_is_told(project: Path) -> None:
     assert "pyproject.toml: Expected `object`, got `int`" in result.stderr
 
 
-def test_every_key_is_an_option_and_the_published_schema_is_current() -> None:
-    keys = {field.encode_name for field in msgspec.structs.fields(Settings)}
-    assert keys == {key for taken in COMMANDS.values() for key in taken}
+def test_every_key_is_an_option() -> None:
+    assert set(keys()) == {key for taken in COMMANDS.values() for key in taken}
     for command, taken in COMMANDS.items():
         options = {option for param in main.commands[command].params for option in param.opts}
         assert {f"--{key}" for key in taken} <= options
-    assert Path("docs/settings.schema.json").read_text() == schema()

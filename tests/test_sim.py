@@ -302,6 +302,11 @@ def test_an_index_that_is_rewritten_out_of_range_is_told_as_what_it_is() -> None
 # Scenarios on it.
 
 
+def test_seeding_pytorch_is_no_cause_for_a_warning() -> None:
+    # As each worker does when it starts; the suite turns warnings into errors.
+    torch.manual_seed(1)
+
+
 def test_verdicts_are_those_of_the_cpu() -> None:
     subjects = list(BUILTIN.values())
     compared = 0

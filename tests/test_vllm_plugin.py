@@ -115,7 +115,9 @@ def test_vllm_itself_is_judged_as_without_it(subject: Subject, plugin: pytest.Mo
         scenario.pooling_type(request) for scenario in chosen for request in scenario.requests
     }
     for scenario in chosen:
-        assert seen[scenario].verdict is unguarded[scenario].verdict, (scenario, seen[scenario].message)
+        # Padding that the caller should have cut off may be refused, and is by the guard.
+        refused = seen[scenario].verdict is Verdict.REJECTS and "cut off padding first" in seen[scenario].message
+        assert refused or seen[scenario].verdict is unguarded[scenario].verdict, (scenario, seen[scenario].message)
 
 
 @needs_vllm

@@ -2,11 +2,13 @@
 
 SPECs: `vllm==0.33.0`, fetched once and then offline; `vllm@DIR`, a checkout or an unpacked wheel;
 `vllm`, the installed one with everything that it imports. Only the engine around the pooling layer is
-the harness; with `vllm-v1` and `vllm-v2` the engine is the installed vLLM's too.
+the harness; with `vllm-v1` and `vllm-v2`, followed by nothing, `==X.Y.Z` or `@DIR`, the engine is vLLM's too,
+and what it imports must be installed.
 """
 
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from impl.config import Subject, SubjectError
 from impl.vllm import engine
@@ -16,10 +18,12 @@ from impl.vllm.installed import Installed
 from impl.vllm.layer import SingleFile, layer
 from impl.vllm.loader import Tree, package_in
 
+ENGINES: Final = ("vllm-v1", "vllm-v2")
+
 
 def names_vllm(spec: str) -> bool:
     """Whether a SPEC names a vLLM."""
-    return spec in ("vllm", "vllm-v1", "vllm-v2") or spec.startswith(("vllm==", "vllm@"))
+    return any(spec == name or spec.startswith((f"{name}==", f"{name}@")) for name in ("vllm", *ENGINES))
 
 
 def subject(spec: str) -> Subject:
@@ -28,8 +32,8 @@ def subject(spec: str) -> Subject:
     Raises:
         SubjectError: it can't be had, or has no pooling layer that is known.
     """
-    if spec in ("vllm-v1", "vllm-v2"):
-        return engine.subject(spec.removeprefix("vllm-"))
+    if spec.startswith(ENGINES):
+        return engine.subject(spec)
     library: Installed | Tree
     if spec == "vllm":
         library = Installed()

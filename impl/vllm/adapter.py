@@ -24,7 +24,7 @@ _FLAGS: Final = ("use_activation", "normalize", "activation", "softmax")
 def api(library: Library) -> Any:
     """The classes through which the harness speaks to a release, in the shape of `oracle.metadata`."""
     return SimpleNamespace(
-        PoolingParams=_params(library["PoolingParams"]),
+        PoolingParams=params_class(library["PoolingParams"]),
         LateInteractionParams=library["LateInteractionParams"] if library.has("LateInteractionParams") else None,
         # Until 0.12 nothing was kept between steps.
         PoolingStates=library["PoolingStates"] if library.has("PoolingStates") else newest.PoolingStates,
@@ -32,7 +32,7 @@ def api(library: Library) -> Any:
     )
 
 
-def _params(own: Any) -> Callable[..., Any]:
+def params_class(own: Any) -> Callable[..., Any]:
     """The release's PoolingParams, taking tasks and flags by the names they have now."""
     if "normalize" not in own.__struct_fields__:
         return own  # type: ignore[no-any-return]

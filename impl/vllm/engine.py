@@ -8,15 +8,14 @@ the V2 `PoolingRunner`, `DispatchPooler` with its methods, all on a CPU. Stood i
 - V2 `RequestState` and `InputBatch`, which need pinned memory: plain objects with the fields that pooling
   reads, and the order of calls of `GPUModelRunner.finish_requests` and `add_requests`;
 - async scheduling: its events need a CUDA device, so only the pooler is told of it and must own its outputs;
+- the platform: vLLM is told to take the CPU, which it does by itself for a build for CPUs, and from 0.28 if asked;
+- poolers until 0.13, see `impl.vllm.older`;
+- configs: made once and changed in copies, for construction overrules much of them on a CPU;
 - request intake: `skip_reading_prefix_cache` is set as `PoolingParams.verify` sets it.
 """
 
-import atexit
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,180 +25,96 @@ import torch
 
 from impl.config import PoolerConfig, Subject, SubjectError
 from impl.engine import EngineConfig, EngineRequest, EngineStep, Observer, Span
-from impl.vllm.installed import Installed
-from impl.vllm.layer import layer
-
-MAX_MODEL_LEN = 2048
-MODEL_CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
-"intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
-"vocab_size": 256, "max_position_embeddings": 2048, "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2}"""
+from impl.vllm.fetch import whole_release
+from impl.vllm.older import OwnPooler, whole
+from impl.vllm.parts import Parts, PoolingModel, accepting, parts
 
 
-def subject(runner: str) -> Subject:
-    """The installed vLLM's engine with its V1 or V2 runner.
+def subject(spec: str) -> Subject:
+    """An engine with its V1 or V2 runner: the installed vLLM's, that of `vllm-v1@DIR` or of `vllm-v1==X.Y.Z`.
 
     Raises:
-        SubjectError: vLLM is not installed, or lacks a class that is driven here.
+        SubjectError: vLLM is not installed or not in that directory, or lacks a class that is driven here.
     """
+    runner, rest = spec.removeprefix("vllm-")[:2], spec.removeprefix("vllm-")[2:]
+    directory = None
+    if rest.startswith("=="):
+        directory = whole_release(rest.removeprefix("=="))
+    elif rest:
+        directory = Path(rest.removeprefix("@")).expanduser()
     try:
-        parts = _Parts()
+        found = parts(directory)
     except (ImportError, AttributeError) as error:
         raise SubjectError(
-            f"vllm-{runner} drives vLLM's scheduler and runner, which can't be had here: {error}. "
-            "`tox -e vllm` makes an environment that has them"
+            f"{spec} drives vLLM's scheduler and runner, which can't be had here: {error}. "
+            "`tox -e vllm` and `tox -e vllm-old` make environments that have what they import"
         ) from error
+    if runner == "v2" and not _drives_v2():
+        raise SubjectError(
+            f"{spec}: the V2 runner of vLLM {found.version} keeps no pooling states and can't be driven here; "
+            "give a release from 0.28.0, or vllm-v1"
+        )
     engine = {"v1": EngineV1, "v2": EngineV2}[runner]
 
     def build(config: PoolerConfig, engine_config: EngineConfig, observer: Observer) -> _Engine:
-        return engine(parts, config, engine_config, observer)
+        return engine(found, config, engine_config, observer)
 
     return Subject(
-        name=f"vllm-{runner} {parts.version}",
-        build=parts.layer.build,
+        name=f"vllm-{runner} {found.version}" if found.version else spec,
+        build=found.layer.build,
         supports=frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN")),
         rows=("group",),
         levels=("engine",),
-        api=parts.layer.api,
+        api=found.layer.api,
         build_engine=build,
-        about=f"the installed scheduler with the {runner.upper()} runner",
-        spec=f"vllm-{runner}",
-        version=parts.version,
+        about=f"the scheduler with the {runner.upper()} runner",
+        spec=spec,
+        lacks=found.layer.lacks(),
+        product=f"vllm-{runner}",
+        version=found.version,
     )
 
 
-class _Parts:
-    """vLLM's classes, imported once, and what can be shared between engines."""
-
-    def __init__(self) -> None:
-        installed = Installed()
-        from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig, set_current_vllm_config
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-        from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-        from vllm.v1.outputs import ModelRunnerOutput
-        from vllm.v1.request import Request, RequestStatus
-        from vllm.v1.structured_output import StructuredOutputManager
-
-        self.version = installed.version
-        self.layer = layer(installed)
-        self.CacheConfig = CacheConfig
-        self.SchedulerConfig = SchedulerConfig
-        self.VllmConfig = VllmConfig
-        self.use_config = set_current_vllm_config
-        self.Scheduler = Scheduler
-        self.Request = Request
-        self.RequestStatus = RequestStatus
-        self.ModelRunnerOutput = ModelRunnerOutput
-        self.StructuredOutputManager = StructuredOutputManager
-        self.FullAttentionSpec = FullAttentionSpec
-        self.KVCacheConfig = KVCacheConfig
-        self.KVCacheGroupSpec = KVCacheGroupSpec
-        self.block_hasher: Callable[[int], Any] = partial(get_request_block_hasher, caching_hash_fn=sha256)
-        init_none_hash(sha256)
-        # Needed as long as the process lives: an object that cleans up would do so, with a warning, too soon or late.
-        self._directory = Path(tempfile.mkdtemp(prefix="poolproof-model-"))
-        atexit.register(shutil.rmtree, self._directory, ignore_errors=True)
-        (self._directory / "config.json").write_text(MODEL_CONFIG)
-        self.model_config = ModelConfig(
-            model=str(self._directory),
-            runner="pooling",
-            skip_tokenizer_init=True,
-            dtype="float32",
-            max_model_len=MAX_MODEL_LEN,
-        )
-        self._configs: dict[tuple[bool, EngineConfig], Any] = {}
-        self._is_distributed = False
-
-    def vllm_config(self, config: PoolerConfig, engine: EngineConfig) -> Any:
-        """The config of such an engine, in vLLM's own classes; made once, for it takes longer than a run."""
-        key = (config.enable_chunked_prefill, engine)
-        if key not in self._configs:
-            self._configs[key] = self._new_vllm_config(config, engine)
-        return self._configs[key]
-
-    def _new_vllm_config(self, config: PoolerConfig, engine: EngineConfig) -> Any:
-        scheduler_config = self.SchedulerConfig(
-            max_num_seqs=engine.max_num_seqs,
-            max_num_batched_tokens=MAX_MODEL_LEN,
-            max_model_len=MAX_MODEL_LEN,
-            is_encoder_decoder=False,
-            enable_chunked_prefill=True,
-            policy="priority" if engine.priority_policy else "fcfs",
-        )
-        cache_config = self.CacheConfig(block_size=engine.block_size, enable_prefix_caching=engine.prefix_caching)
-        cache_config.num_gpu_blocks = engine.num_blocks
-        made = self.VllmConfig(
-            model_config=self.model_config, scheduler_config=scheduler_config, cache_config=cache_config
-        )
-        # Construction overrules these on a CPU, or for a model that it can't look into.
-        made.scheduler_config.async_scheduling = False
-        made.scheduler_config.enable_chunked_prefill = config.enable_chunked_prefill
-        made.scheduler_config.max_num_batched_tokens = engine.token_budget
-        made.scheduler_config.long_prefill_token_threshold = engine.long_prefill_token_threshold
-        made.cache_config.block_size = engine.block_size
-        made.cache_config.enable_prefix_caching = engine.prefix_caching
-        return made
-
-    def join_world_of_one(self, vllm_config: Any) -> None:
-        """Set up the process groups that a runner asks for, of this process alone."""
-        if self._is_distributed:
-            return
-        from vllm.distributed import init_distributed_environment, initialize_model_parallel
-
-        with self.use_config(vllm_config):
-            init_distributed_environment(
-                world_size=1,
-                rank=0,
-                local_rank=0,
-                distributed_init_method=f"file://{self._directory}/rendezvous",
-                backend="gloo",
-            )
-            initialize_model_parallel(1, 1)
-        self._is_distributed = True
+def _drives_v2() -> bool:
+    """Whether there is a V2 pooling runner of the kind that is driven."""
+    try:
+        from vllm.v1.worker.gpu.pool.pooling_runner import PoolingRunner
+    except ImportError:
+        return False
+    return hasattr(PoolingRunner, "remove_request")
 
 
 class _ObservedPooler(torch.nn.Module):
     """The pooler, with the observer told before and after each call."""
 
-    def __init__(self, pooler: Any, observer: Observer) -> None:
+    def __init__(self, pooler: Any, engine: "_Engine") -> None:
         super().__init__()
         self.pooler = pooler
-        self.observer = observer
+        self.engine = engine
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(super().__getattr__("pooler"), name)
+            if name == "pooler":
+                raise
+            return getattr(self.pooler, name)
 
-    def forward(self, hidden_states: torch.Tensor, pooling_metadata: Any) -> Any:
-        self.observer.before_pooling(hidden_states, pooling_metadata)
-        outputs = self.pooler(hidden_states, pooling_metadata)
-        self.observer.after_pooling(hidden_states, pooling_metadata, outputs)
+    def forward(self, hidden_states: Any, pooling_metadata: Any) -> Any:
+        observer, seen = self.engine.observer, self.engine.seen(pooling_metadata)
+        if not isinstance(hidden_states, torch.Tensor):
+            # Until 0.10.1 each request's rows came apart.
+            hidden_states = torch.cat(hidden_states)
+        observer.before_pooling(hidden_states, seen)
+        outputs = self.pooler(hidden_states, seen if isinstance(self.pooler, OwnPooler) else pooling_metadata)
+        observer.after_pooling(hidden_states, seen, outputs)
         return outputs
-
-
-class _Model(torch.nn.Module):
-    """All that a runner needs of a pooling model: that it is one, and its pooler."""
-
-    is_pooling_model = True
-
-    def __init__(self, *, vllm_config: Any = None, prefix: str = "", pooler: Any = None) -> None:
-        super().__init__()
-        self.pooler = pooler
-
-    def forward(self, input_ids: Any, positions: Any) -> None:
-        """Named for vLLM's check of the interface; the harness computes the rows."""
-
-    def embed_input_ids(self, input_ids: Any) -> None:
-        """See `forward`."""
 
 
 class _Engine(ABC):
     """What both runners share: the scheduler and the requests."""
 
-    def __init__(self, parts: _Parts, config: PoolerConfig, engine_config: EngineConfig, observer: Observer) -> None:
+    def __init__(self, parts: Parts, config: PoolerConfig, engine_config: EngineConfig, observer: Observer) -> None:
         self.parts = parts
         self.engine_config = engine_config
         self.observer = observer
@@ -211,12 +126,15 @@ class _Engine(ABC):
                 parts.KVCacheGroupSpec(
                     ["layer"],
                     parts.FullAttentionSpec(
-                        block_size=engine_config.block_size, num_kv_heads=1, head_size=8, dtype=torch.float32
+                        block_size=engine_config.block_size,
+                        num_kv_heads=1,
+                        head_size=8,
+                        dtype=torch.float32,
+                        use_mla=False,
                     ),
                 )
             ],
         )
-        self.kv_cache_config = kv_cache
         with parts.use_config(self.vllm_config):
             self.scheduler = parts.Scheduler(
                 vllm_config=self.vllm_config,
@@ -227,23 +145,28 @@ class _Engine(ABC):
             )
         self.free_blocks_at_start = self._free_blocks()
         pooler = parts.layer.build(config, "pooler")
-        self.model = _Model(pooler=_ObservedPooler(pooler, observer))
+        self.model = PoolingModel(pooler=_ObservedPooler(pooler, self))
         self.prompts: dict[str, tuple[int, ...]] = {}
 
     def add(self, request: EngineRequest) -> None:
         """See `Engine.add`."""
         params = self.parts.layer.api.PoolingParams(**request.params)
-        params.skip_reading_prefix_cache = params.task in ("token_embed", "token_classify")
+        if hasattr(params, "skip_reading_prefix_cache"):
+            params.skip_reading_prefix_cache = params.task in ("token_embed", "token_classify")
         self.prompts[request.name] = request.prompt_token_ids
         self.scheduler.add_request(
             self.parts.Request(
                 request_id=request.name,
                 prompt_token_ids=list(request.prompt_token_ids),
+                multi_modal_kwargs=None,
+                multi_modal_hashes=None,
+                multi_modal_placeholders=None,
                 sampling_params=None,
                 pooling_params=params,
                 priority=request.priority,
                 # Ties of the priority policy are broken by arrival, which may not be the clock's here.
                 arrival_time=float(len(self.prompts)),
+                eos_token_id=None,
                 block_hasher=self.parts.block_hasher(self.engine_config.block_size),
             )
         )
@@ -254,7 +177,7 @@ class _Engine(ABC):
 
     def reset_prefix_cache(self) -> None:
         """See `Engine.reset_prefix_cache`."""
-        self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        accepting(self.scheduler.reset_prefix_cache)(reset_running_requests=True)
 
     def unfinished(self) -> Sequence[str]:
         """See `Engine.unfinished`."""
@@ -262,8 +185,11 @@ class _Engine(ABC):
 
     def step(self) -> EngineStep:
         """See `Engine.step`."""
+        running = [request.request_id for request in self.scheduler.running]
         scheduled = self.scheduler.schedule()
         spans, runner_output, slot_problems = self._compute(scheduled)
+        if slot_problems:
+            return EngineStep(tuple(spans), slot_problems=tuple(slot_problems))
         outputs: dict[str, list[torch.Tensor | None]] = {}
         for client in self.scheduler.update_from_output(scheduled, runner_output).values():
             for output in client.outputs:
@@ -271,11 +197,21 @@ class _Engine(ABC):
                     outputs.setdefault(output.request_id, []).append(output.pooling_output)
         return EngineStep(
             spans=tuple(spans),
-            preempted=tuple(sorted(scheduled.preempted_req_ids or ())),
-            resumed=tuple(sorted(scheduled.scheduled_cached_reqs.resumed_req_ids)),
-            slot_problems=tuple(slot_problems),
+            preempted=tuple(sorted(self._preempted(scheduled, running))),
+            resumed=tuple(sorted(_resumed(scheduled.scheduled_cached_reqs))),
             outputs=outputs,
         )
+
+    def _preempted(self, scheduled: Any, ran_before: Sequence[str]) -> Sequence[str]:
+        """Who lost its place; until 0.12 only the scheduler itself knew."""
+        if hasattr(scheduled, "preempted_req_ids"):
+            return tuple(scheduled.preempted_req_ids or ())
+        run_now = {request.request_id for request in self.scheduler.running}
+        return [name for name in ran_before if name in self.scheduler.requests and name not in run_now]
+
+    def seen(self, pooling_metadata: Any) -> Any:
+        """What the observer is shown of the runner's metadata."""
+        return pooling_metadata
 
     def leftovers(self) -> Sequence[str]:
         """See `Engine.leftovers`."""
@@ -289,7 +225,18 @@ class _Engine(ABC):
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def _nothing(self) -> Any:
-        return self.parts.ModelRunnerOutput(req_ids=[], req_id_to_index={})
+        return self._output([], [])
+
+    def _output(self, names: Sequence[str], pooled: Sequence[torch.Tensor | None]) -> Any:
+        return self.parts.ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: place for place, name in enumerate(names)},
+            sampled_token_ids=[],
+            spec_token_ids=None,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=pooled,
+        )
 
     @abstractmethod
     def _compute(self, scheduled: Any) -> tuple[list[Span], Any, list[str]]:
@@ -300,18 +247,30 @@ class _Engine(ABC):
         """Per-request state that the runner still has, in words."""
 
 
+def _resumed(cached: Any) -> Sequence[str]:
+    """Who is computed anew after a preemption; until 0.10 a list of flags."""
+    if hasattr(cached, "resumed_req_ids"):
+        return tuple(cached.resumed_req_ids)
+    return [name for name, flag in zip(cached.req_ids, cached.resumed_from_preemption, strict=True) if flag]
+
+
 class EngineV1(_Engine):
     """With the V1 runner: its persistent batch keeps requests over steps and closes gaps."""
 
-    def __init__(self, parts: _Parts, *arguments: Any) -> None:
+    def __init__(self, parts: Parts, *arguments: Any) -> None:
         super().__init__(parts, *arguments)
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
         parts.join_world_of_one(self.vllm_config)
         with parts.use_config(self.vllm_config):
             self.runner = CPUModelRunner(self.vllm_config, torch.device("cpu"))
+        self._pool = accepting(self.runner._pool)
         self.runner.model = self.model
-        self.runner.kv_cache_config = self.kv_cache_config
+        # Without groups no attention backend reorders the batch, as none does where nobody decodes.
+        self.runner.kv_cache_config = parts.KVCacheConfig(
+            num_blocks=self.engine_config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[]
+        )
+        self._counts = np.zeros(0, dtype=np.int32)
 
     def _compute(self, scheduled: Any) -> tuple[list[Span], Any, list[str]]:
         runner = self.runner
@@ -320,20 +279,38 @@ class EngineV1(_Engine):
         names = list(batch.req_ids)
         if not names:
             return [], self._nothing(), []
+        holes = [
+            f"slot {slot} is empty, though the batch reaches beyond it" for slot, name in enumerate(names) if not name
+        ]
+        if holes:
+            return [], self._nothing(), holes
         counts = np.array([scheduled.num_scheduled_tokens[name] for name in names], dtype=np.int32)
         computed = batch.num_computed_tokens_cpu[: len(names)]
         spans = [Span(*part) for part in zip(names, computed.tolist(), counts.tolist(), strict=True)]
         # What _prepare_inputs writes and pooling reads.
-        runner.optimistic_seq_lens_cpu[: len(names)] = torch.from_numpy(computed + counts)
-        runner.query_start_loc.np[: len(names) + 1] = np.concatenate([[0], np.cumsum(counts)])
-        runner.query_start_loc.copy_to_gpu()
-        output = runner._pool(
+        self._seq_lens()[: len(names)] = torch.from_numpy(computed + counts)
+        if hasattr(runner.query_start_loc, "np"):
+            runner.query_start_loc.np[: len(names) + 1] = np.concatenate([[0], np.cumsum(counts)])
+            runner.query_start_loc.copy_to_gpu()
+        self._counts = counts
+        output = self._pool(
             hidden_states=self.observer.forward(spans),
             num_scheduled_tokens=int(counts.sum()),
             num_scheduled_tokens_np=counts,
             kv_connector_output=None,
         )
         return spans, output, self._slot_problems(names)
+
+    def seen(self, pooling_metadata: Any) -> Any:
+        """See `_Engine.seen`."""
+        return whole(pooling_metadata, self._counts, self._seq_lens()[: len(self._counts)])
+
+    def _seq_lens(self) -> torch.Tensor:
+        """Where pooling reads how far requests have come; until 0.18 the host half of a buffer, and before a tensor."""
+        runner = self.runner
+        lens: Any = runner.optimistic_seq_lens_cpu if hasattr(runner, "optimistic_seq_lens_cpu") else runner.seq_lens
+        host: torch.Tensor = lens if isinstance(lens, torch.Tensor) else lens.cpu
+        return host
 
     def _slot_problems(self, names: Sequence[str]) -> list[str]:
         batch = self.runner.input_batch
@@ -353,7 +330,10 @@ class EngineV1(_Engine):
         return [
             *(f"the runner still knows request {name}" for name in self.runner.requests),
             *(f"the batch still holds request {name}" for name in batch.req_id_to_index),
-            *(f"the batch still holds pooling states of request {name}" for name in batch.pooling_states),
+            *(
+                f"the batch still holds pooling states of request {name}"
+                for name in getattr(batch, "pooling_states", ())
+            ),
             *(f"the batch still holds pooling params of request {name}" for name in batch.pooling_params),
         ]
 
@@ -361,7 +341,7 @@ class EngineV1(_Engine):
 class EngineV2(_Engine):
     """With the V2 pooling runner: a request has a slot while it runs, and gives it up when preempted."""
 
-    def __init__(self, parts: _Parts, *arguments: Any) -> None:
+    def __init__(self, parts: Parts, *arguments: Any) -> None:
         super().__init__(parts, *arguments)
         from vllm.v1.worker.gpu.pool.pooling_runner import PoolingRunner
 
@@ -395,12 +375,8 @@ class EngineV2(_Engine):
             query_start_loc=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)),
         )
         outputs, finished = self.runner.pool(self.observer.forward(spans), batch, self.request_state)
-        output = self.parts.ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index={name: place for place, name in enumerate(names)},
-            pooler_output=[rows if done else None for rows, done in zip(outputs, finished, strict=True)],
-        )
-        return spans, output, []
+        pooled = [rows if done else None for rows, done in zip(outputs, finished, strict=True)]
+        return spans, self._output(names, pooled), []
 
     def _update_slots(self, scheduled: Any) -> None:
         self.runner.on_requests_finished(scheduled.finished_req_ids)

@@ -1,7 +1,8 @@
 """Fetches the pooling sources of a vLLM release once, into a cache from which it works offline.
 
 The wheel comes by the user's own pip with the user's own configuration. Of its hundreds of megabytes
-only the few files that `impl.vllm.stubs` may need are kept, whole or not at all, each with its hash.
+only the few files that `impl.vllm.stubs` may need are kept, or for an engine the Python sources, whole or
+not at all, each with its hash.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -55,12 +57,30 @@ def release(version: str) -> Path:
     Raises:
         SubjectError: it can't be fetched, or what is in the cache is not what was fetched.
     """
+    return _release(version, f"vllm-{version}", is_kept)
+
+
+def whole_release(version: str) -> Path:
+    """The same with all of a release's Python sources: some 50 MB, and nothing compiled.
+
+    Raises:
+        SubjectError: see `release`.
+    """
+    return _release(version, f"vllm-{version}-whole", _is_python)
+
+
+def _is_python(path: str) -> bool:
+    """Whether a file of a wheel is source, data that source reads, or says which release it is."""
+    return path.endswith((".py", ".json", ".jinja", ".dist-info/METADATA"))
+
+
+def _release(version: str, name: str, is_kept: Callable[[str], bool]) -> Path:
     if not VERSION.fullmatch(version):
         raise SubjectError(f"{version!r} is not the number of a release; say for example vllm==0.33.0")
-    kept = cache() / f"vllm-{version}"
+    kept = cache() / name
     try:
         if not _is_whole(kept):
-            _fetch(version, kept)
+            _fetch(version, kept, is_kept)
     except OSError as error:
         raise SubjectError(f"the cache can't be used: {error}; set POOLPROOF_CACHE to another directory") from error
     return kept
@@ -86,12 +106,12 @@ def _is_whole(kept: Path) -> bool:
     return manifest.format == FORMAT
 
 
-def _fetch(version: str, kept: Path) -> None:
+def _fetch(version: str, kept: Path, is_kept: Callable[[str], bool]) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".fetching-") as directory:
         wheel = _download(version, Path(directory))
         new = Path(directory, "new")
-        _unpack(wheel, new)
+        _unpack(wheel, new, is_kept)
         old = Path(directory, "old")
         if kept.exists():
             kept.rename(old)
@@ -129,7 +149,7 @@ def _why(version: str, stderr: str) -> str:
     return f"vLLM {version} is not in the cache and pip can't download it ({cause}); see that pip works here"
 
 
-def _unpack(wheel: Path, directory: Path) -> None:
+def _unpack(wheel: Path, directory: Path, is_kept: Callable[[str], bool]) -> None:
     """Keep the files that may be needed, and a manifest of them."""
     files = {}
     try:

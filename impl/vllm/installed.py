@@ -1,33 +1,44 @@
-"""The vLLM that is installed here, as a library of its classes: nothing of it is replaced."""
+"""The vLLM that is installed here, or lies in a directory, imported whole: a library of its classes.
+
+Nothing of it is replaced. What it imports in turn must be installed.
+"""
 
 import importlib
+import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from impl.config import PoolerConfig, SubjectError
-from impl.vllm.loader import Library
+from impl.vllm.loader import Library, package_in
+
+_put_first: list[Path] = []
+"""The vllm package outside the environment that was put before its own, if any: one a process."""
 
 
 class Installed(Library):
-    """Classes by name, imported with all that vLLM imports.
+    """Classes by name, imported with all that vLLM imports; from a directory, if one is given.
 
     Raises:
-        SubjectError: vLLM is not installed.
+        SubjectError: vLLM is not installed or not in the directory, or another one is in this process.
     """
 
     whole = True
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        _take_place(None if directory is None else package_in(directory))
         # A plain wheel asks for a platform at import; the pooling layer needs none.
         os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        # Releases that configure no logging of their own leave it to Python, which shows warnings.
+        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
         found = find_spec("vllm")
         if found is None or found.origin is None:
             raise SubjectError(
@@ -35,7 +46,10 @@ class Installed(Library):
                 "vllm@DIR (`tox -e vllm` makes an environment that has vLLM)"
             )
         super().__init__(Path(found.origin).parent)
-        self.version = version("vllm")
+        root = self.sources.root
+        own = next(iter(distributions(name="vllm", path=[str(root.parent)])), None)
+        self.version = own.version if own else ""
+        """Empty for a checkout that was never built."""
 
     def excerpt(self, name: str) -> Any:
         """See `Library.excerpt`."""
@@ -52,6 +66,26 @@ class Installed(Library):
 
         with set_current_vllm_config(_vllm_config(config.enable_chunked_prefill, config.async_scheduling)):
             yield
+
+
+def _take_place(root: Path | None) -> None:
+    """Have `import vllm` find this package, or the environment's.
+
+    Raises:
+        SubjectError: another one was imported or put first in this process.
+    """
+    loaded = sys.modules.get("vllm")
+    there = _put_first[0] if _put_first else loaded and Path(str(loaded.__file__)).parent.resolve()
+    if there == root or (root is None and not _put_first):
+        return
+    if root is None or there is not None:
+        raise SubjectError(
+            f"a process has room for one whole vLLM, and {there} is there already: run "
+            f"{root or 'the installed one'} in another process"
+        )
+    _put_first.append(root)
+    sys.path.insert(0, str(root.parent))
+    importlib.invalidate_caches()
 
 
 @cache

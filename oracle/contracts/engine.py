@@ -22,7 +22,7 @@ def every_request_finishes(waiting: Sequence[str], steps: int) -> str | None:
     Why: a request that is passed over for ever looks to its client like a slow one.
     Without it: the engine idles while a request hangs.
     """
-    return f"after {steps} steps without progress requests {', '.join(waiting)} still wait"
+    return f"after {steps} steps without progress there still wait: {', '.join(waiting)}"
 
 
 @declare("after")

@@ -37,6 +37,10 @@ def _is_in_bad_fork() -> bool:
     return False
 
 
+def manual_seed_all(seed: int) -> None:
+    """`torch.manual_seed` asks every device; what is random here is drawn on the host, which it seeds itself."""
+
+
 def synchronize(device: torch.device | int | str | None = None) -> None:
     """Wait until all work is done and every copy has landed."""
     note("sync", "synchronize", 0, waits=True)

@@ -151,6 +151,10 @@ class Layer(Pooler):
 class Filtering(Layer):
     """A layer with the filter of BOS and EOS behind its heads."""
 
+    @property
+    def special_token_ids(self) -> tuple[int | None, int | None]:
+        return self.config.bos_token_id, self.config.eos_token_id
+
     def serve(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Any:
         outputs: list[torch.Tensor | None] = []
         for task, rows, group in task_groups(hidden_states, metadata, self.rows):

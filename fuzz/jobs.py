@@ -28,7 +28,7 @@ _NO_MEMORY: Final = ("MemoryError", "can't allocate memory")
 
 
 @dataclass(frozen=True)
-class Bench:
+class Workbench:
     """What a process works with."""
 
     subjects: Sequence[Subject]
@@ -37,14 +37,14 @@ class Bench:
     seed: int
 
 
-def reloaded(specs: Sequence[tuple[str, dict[str, SyncBudget]]], device: str, mix: Mix, seed: int) -> Bench:
+def reloaded(specs: Sequence[tuple[str, dict[str, SyncBudget]]], device: str, mix: Mix, seed: int) -> Workbench:
     """A bench in a process that inherits nothing: subjects are loaded by their specs.
 
     Raises:
         SubjectError: one of them can't be had.
     """
     subjects = [replace(load(spec), sync_budgets=budgets) for spec, budgets in specs]
-    return Bench(subjects, torch.device(device), mix, seed)
+    return Workbench(subjects, torch.device(device), mix, seed)
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Played:
     """Index, place of the subject, scenario and judgement of what failed or is not known; in none of the counts."""
 
 
-def play(bench: Bench, watch: Watch, first: int, stop: int, spared: Sequence[int]) -> Played:
+def play(bench: Workbench, watch: Watch, first: int, stop: int, spared: Sequence[int]) -> Played:
     """Judge the scenarios of a range on each subject but the `spared` ones."""
     played = Played(stop)
     for index, scenario in zip(range(first, stop), scenarios(bench.mix, bench.seed, first), strict=False):
@@ -80,7 +80,7 @@ def play(bench: Bench, watch: Watch, first: int, stop: int, spared: Sequence[int
 
 
 def alone(
-    bench: Bench, watch: Watch, scenario: Scenario, position: int, index: int = 0, limit_s: float | None = None
+    bench: Workbench, watch: Watch, scenario: Scenario, position: int, index: int = 0, limit_s: float | None = None
 ) -> Judgement:
     """Judge one scenario on one subject."""
     watch.begin(index, position, limit_s)
@@ -89,7 +89,7 @@ def alone(
     return judgement
 
 
-def smaller(bench: Bench, watch: Watch, failure: Failure, position: int, max_time_s: float) -> Scenario:
+def smaller(bench: Workbench, watch: Watch, failure: Failure, position: int, max_time_s: float) -> Scenario:
     """The smallest scenario that fails like this one; each step on the way is told, for it may end the process."""
 
     def judge(candidate: Scenario) -> Judgement:
@@ -102,7 +102,7 @@ def smaller(bench: Bench, watch: Watch, failure: Failure, position: int, max_tim
 
 
 def follow(
-    bench: Bench, watch: Watch, spans: Sequence[Span], scenario: Scenario, position: int, index: int
+    bench: Workbench, watch: Watch, spans: Sequence[Span], scenario: Scenario, position: int, index: int
 ) -> Judgement:
     """Judge a scenario in a process that has been through others before."""
     for first, stop in spans:
@@ -115,7 +115,7 @@ def follow(
 
 
 def _on_each(
-    bench: Bench, watch: Watch, index: int, scenario: Scenario, spared: Sequence[int]
+    bench: Workbench, watch: Watch, index: int, scenario: Scenario, spared: Sequence[int]
 ) -> list[tuple[int, Judgement]] | None:
     """What becomes of a scenario on each subject that serves it, None if none does."""
     positions = [place for place, subject in enumerate(bench.subjects) if supports(subject, scenario)]
