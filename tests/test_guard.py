@@ -138,3 +138,14 @@ def test_a_break_may_be_told_and_passed_over() -> None:
     assert told == ["rows-cover"]
     engine.step(pool, [4], [4])
     assert told == ["rows-cover", "values"]
+
+
+def test_a_view_handed_out_under_async_scheduling_is_named() -> None:
+    class Views(AllPool):
+        clone_finished = True
+
+        def forward(self, rows: torch.Tensor, metadata: Any) -> list[torch.Tensor]:
+            return [rows[:2], rows[2:]]
+
+    with pytest.raises(ContractError, match="outputs-own-their-rows: request #0's output is a view"):
+        Engine([2, 3]).step(guard(Views(), "ALL"), [2, 3], [2, 3])

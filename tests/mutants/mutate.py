@@ -71,7 +71,7 @@ def mutant(place: Place) -> Mutant:
     source = (ROOT / module).read_text(encoding="utf-8")
     mutated: str = mutate_code(source, get_operator(name)(), occurrence)
     diff = list(unified_diff(source.splitlines(), mutated.splitlines(), n=0))[2:]
-    was, becomes = (" ".join(line[1:].strip() for line in diff if line[0] == sign) for sign in "-+")
+    was, becomes = (" ".join(line[1:].strip() for line in diff if line[0] == sign).strip() for sign in "-+")
     return Mutant(module, name.removeprefix("core/"), was, becomes, mutated)
 
 
