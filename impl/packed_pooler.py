@@ -6,7 +6,7 @@ import torch
 
 from impl.config import Outputs, PoolerConfig
 from impl.packed import Packed
-from impl.pooler import TOKEN_TASKS, apply_head, filtered, finish, learned
+from impl.pooler import TOKEN_TASKS, apply_head, filtered, filters, finish, learned
 from oracle.metadata import PoolingMetadata, PoolingParams, task_groups
 
 
@@ -15,6 +15,7 @@ class PackedPooler:
 
     def __init__(self, config: PoolerConfig) -> None:
         self.config = config
+        self.filters = filters(config)
         self.methods = Packed(config)
         self.token_method = self.methods.method(config.tok_pooling_type)
         self.sequence_method = self.methods.method(config.seq_pooling_type)
@@ -29,14 +30,15 @@ class PackedPooler:
         Returns:
             One entry a request, in batch order.
         """
-        outputs = [self._pooled(*group) for group in task_groups(hidden_states, metadata, "group")]
+        serve = self._filtered if self.filters else self._pool
+        outputs = [serve(*group) for group in task_groups(hidden_states, metadata, "group")]
         return outputs[0] if len(outputs) == 1 else [output for several in outputs for output in several]
 
-    def _pooled(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
-        outputs = self._headed(task, hidden_states, metadata)
+    def _filtered(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
+        outputs = self._pool(task, hidden_states, metadata)
         return filtered(outputs, metadata, self.config) if task in TOKEN_TASKS else outputs
 
-    def _headed(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
+    def _pool(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
         head, params = self.config.head, metadata.pooling_params
         if task not in TOKEN_TASKS:
             rows = learned(task, self.sequence_method(hidden_states, metadata), head)

@@ -20,6 +20,7 @@ class Pooler:
         self.rows = config.rows
         self.head = config.head
         self.config = config
+        self.filters = filters(config)
         self.token_method: PoolFn = methods.method(config.tok_pooling_type)
         self.sequence_method: PoolFn = methods.method(config.seq_pooling_type)
 
@@ -37,14 +38,19 @@ class Pooler:
         for task, group_rows, group in task_groups(hidden_states, metadata, self.rows):
             method = self.token_method if task in TOKEN_TASKS else self.sequence_method
             results = apply_head(task, method(group_rows, group), group.pooling_params, self.head)
-            outputs.extend(filtered(results, group, self.config) if task in TOKEN_TASKS else results)
+            if self.filters and task in TOKEN_TASKS:
+                results = filtered(results, group, self.config)
+            outputs.extend(results)
         return outputs
 
 
-def filtered(results: Outputs, group: PoolingMetadata, config: PoolerConfig) -> Outputs:
+def filters(config: PoolerConfig) -> bool:
+    """Whether rows of BOS or EOS are to be taken out."""
+    return config.bos_token_id is not None or config.eos_token_id is not None
+
+
+def filtered(results: Outputs, group: PoolingMetadata, config: PoolerConfig) -> list[torch.Tensor | None]:
     """A token task's results without the rows of BOS and EOS; None stays None."""
-    if config.bos_token_id is None and config.eos_token_id is None:
-        return results
     return [
         None if rows is None else without_special_tokens(rows, token_ids, config.bos_token_id, config.eos_token_id)
         for rows, token_ids in zip(results, group.get_prompt_token_ids_cpu(), strict=True)
