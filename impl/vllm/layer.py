@@ -112,8 +112,8 @@ class Package(Layer):
             "classifier": head.classifier,
             "head_dtype": head.head_dtype,
             "activation": _dynamic(library["PoolerClassify"]),
-            **({"logit_bias": head.logit_mean} if "logit-sigma" in self.lacks() else
-               {"logit_mean": head.logit_mean, "logit_sigma": head.logit_sigma}),
+            **({"logit_mean": head.logit_mean, "logit_sigma": head.logit_sigma} if self._has_sigma() else
+               {"logit_bias": head.logit_mean}),
         }  # fmt: skip
         return {
             "token_embed": self._filter(tok_pooler(tok_method, library["TokenEmbeddingPoolerHead"](**embed)), config),
@@ -143,8 +143,7 @@ class Package(Layer):
         """See `Layer.lacks`."""
         # The filter asserts that no prompt is cut; its models are encoders, whose prompts engines never cut.
         found: set[Lack] = {"chunked-bos-eos-filter"}
-        # Until 0.19 there was a bias, which is the mean by another name, and no sigma.
-        if "logit_sigma" not in signature(self.library["ClassifierPoolerHead"]).parameters:
+        if not self._has_sigma():
             found.add("logit-sigma")
         if not self.library.has("BOSEOSFilter"):
             found.add("bos-eos-filter")
@@ -153,6 +152,10 @@ class Package(Layer):
         if not self.library.has("LateInteractionRunner"):
             found.add("late-interaction")
         return frozenset(found)
+
+    def _has_sigma(self) -> bool:
+        # Until 0.19 there was a bias, which is the mean by another name, and no sigma.
+        return "logit_sigma" in signature(self.library["ClassifierPoolerHead"]).parameters
 
     def _filter(self, pooler: Any, config: PoolerConfig) -> Any:
         if config.bos_token_id is None and config.eos_token_id is None:

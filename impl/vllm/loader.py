@@ -127,6 +127,8 @@ class Tree(Library):
         super().__init__(root)
         self.prefix = f"{_ALONE}{next(_numbers)}"
         _trees[self.prefix] = self
+        # A pooler is made for each scenario; its source is read once.
+        self._excerpts: dict[str, Any] = {}
 
     def config(self, config: PoolerConfig) -> AbstractContextManager[None]:
         """See `Library.config`."""
@@ -138,6 +140,11 @@ class Tree(Library):
 
     def excerpt(self, name: str) -> Any:
         """See `Library.excerpt`."""
+        if name not in self._excerpts:
+            self._excerpts[name] = self._find_excerpt(name)
+        return self._excerpts[name]
+
+    def _find_excerpt(self, name: str) -> Any:
         for file in sorted(self.sources.root.rglob("*.py")):
             module = self.sources.module(file)
             if stubs.is_excerpted(module) and name in _CLASS.findall(_text(file)):
