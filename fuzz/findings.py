@@ -270,7 +270,7 @@ class Findings:
 
     def _recognised(self, own: Cause, finding: Finding) -> Finding:
         for recalled in self.recalled:
-            if recalled.cause.explains(own):
+            if recalled.explains(own, finding.message):
                 return replace(finding, known=recalled.known.name, url=recalled.known.url)
         return finding
 

@@ -92,6 +92,11 @@ class Recalled:
 
     known: Known
     cause: Cause
+    says: str
+
+    def explains(self, seen: Cause, message: str) -> bool:
+        """Whether a failure with that cause and message is this one."""
+        return self.says in message and self.cause.explains(seen)
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,7 @@ def recall(ledger: Sequence[Known], subject: Subject, device: torch.device) -> t
             judgement = shown(witness, subject, device)
             if judgement is not None and shows(witness, judgement):
                 own = as_called(subject, witness.scenario)
-                there.append(Recalled(known, cause(subject.name, own, judgement)))
+                there.append(Recalled(known, cause(subject.name, own, judgement), witness.says))
             elif judgement is None and owed:
                 missing.append(Missing(known, f"{known.name}: {subject.name} doesn't serve its scenario"))
             elif judgement is not None and owed:

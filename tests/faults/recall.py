@@ -98,7 +98,7 @@ def _cases(there: Sequence[Recalled], subject: Subject, device: torch.device, se
         judgement = run(scenario, subject, device)
         if judgement.verdict.is_finding:
             seen = cause(subject.name, scenario, judgement)
-            if any(recalled.cause.explains(seen) for recalled in there):
+            if any(recalled.explains(seen, judgement.message) for recalled in there):
                 return place
     return None
 
