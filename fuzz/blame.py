@@ -82,7 +82,9 @@ def _wrong_rows(name: str, expected: Expected, actual: torch.Tensor, universe: U
 
 
 def _differ(expected: Expected, got: torch.Tensor, count: int) -> list[bool]:
-    """For each of the first rows whether it is not what is due."""
+    """For each of the first rows whether it is not what is due; none without a column is."""
+    if not got.shape[1]:
+        return [False] * count
     if isinstance(expected, Approx):
         value, error = (part.reshape(-1, got.shape[1])[:count] for part in (expected.value, expected.error))
         return [bool(row.any()) for row in Approx(value, error, expected.dtype).wrong(got[:count])]
