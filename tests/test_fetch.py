@@ -103,6 +103,24 @@ def test_a_release_is_fetched_once(pip: Callable[[Pip], list[list[str]]]) -> Non
     assert "--no-deps" in calls[0]
 
 
+def test_constraints_on_what_is_installed_do_not_bind_what_is_taken_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: Any) -> SimpleNamespace:
+        given.append(env)
+        return delivers(Path(command[command.index("--dest") + 1]))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("POOLPROOF_CACHE", str(tmp_path))
+    monkeypatch.setenv("PIP_CONSTRAINT", "requirements.txt")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/simple")
+    fetch.release("1.2.3")
+    assert "PIP_CONSTRAINT" not in given[0]
+    assert given[0]["PIP_INDEX_URL"] == "https://example.org/simple"
+
+
 def test_what_an_older_poolproof_kept_is_fetched_again(
     pip: Callable[[Pip], list[list[str]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -130,7 +130,9 @@ def _download(version: str, directory: Path) -> Path:
         sys.executable, "-m", "pip", "download", f"vllm=={version}", "--no-deps", "--only-binary=:all:",
         *_TARGET, "--dest", str(directory), "--no-input", "--disable-pip-version-check",
     ]  # fmt: skip
-    done = subprocess.run(command, stdout=told, stderr=subprocess.PIPE, text=True, check=False)
+    # Constraints are on what is installed; this wheel is taken apart.
+    environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+    done = subprocess.run(command, stdout=told, stderr=subprocess.PIPE, text=True, check=False, env=environment)
     wheels = list(directory.glob("vllm-*.whl"))
     if done.returncode or not wheels:
         raise SubjectError(f"{_why(version, done.stderr)}, {_OTHERWISE}")
