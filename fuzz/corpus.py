@@ -7,7 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from fuzz.cause import fingerprint
@@ -17,7 +16,7 @@ from fuzz.ledger import Kind
 from fuzz.replay import compared, replay
 from impl.config import SubjectError
 from impl.loading import load
-from oracle.scenario import Scenario, ScenarioError, dump_json, dumps
+from oracle.scenario import Scenario, ScenarioError, dump_json, dumps, to_builtins
 
 
 class State(Enum):
@@ -122,12 +121,7 @@ def accept(file: Path, directory: Path, name: str, why: str, url: str = "", kind
     entry: dict[str, Any] = {
         "version": LEDGER_VERSION, "title": finding.message, "kind": kind, "product": subject.product,
         "releases": f"=={subject.version}" if subject.version else "", "url": url, "story": why or finding.message,
-        "witnesses": [
-            {
-                "contract": finding.contract,
-                "scenario": {"version": scenario.version, **msgspec.to_builtins(scenario)},
-            }
-        ],
+        "witnesses": [{"contract": finding.contract, "scenario": to_builtins(scenario)}],
     }  # fmt: skip
     path = directory / f"{_stem(name or file.stem)}.json"
     write_atomically(path, dump_json({key: value for key, value in entry.items() if value != ""}))

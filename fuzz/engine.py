@@ -18,7 +18,7 @@ from fuzz.world import World, params_given, params_of
 from impl.config import Subject, SubjectError
 from impl.engine import Engine, EngineConfig, EngineRequest, EngineStep, Span
 from oracle import contracts
-from oracle.contracts import AFTER, BEFORE, BEYOND_OWNERSHIP, OWNERSHIP, Call, Outcome, first_broken
+from oracle.contracts import BEFORE, Call, Outcome, broken_after, first_broken
 from oracle.rows import STALE
 from oracle.scenario import Traffic
 
@@ -183,10 +183,9 @@ class EngineRun:
             origin=self.world.universe.origin,
             finished=finished,
         )
-        broken = first_broken(AFTER if self._borrowed is None else BEYOND_OWNERSHIP, outcome)
-        if broken and broken.contract in OWNERSHIP:
-            self._borrowed = Fallen(Verdict.VIOLATES, broken.contract, broken.message).judgement(0, len(self.trace))
-            broken = first_broken(BEYOND_OWNERSHIP, outcome)
+        borrows, broken = broken_after(outcome, self._borrowed is not None)
+        if borrows:
+            self._borrowed = Fallen(Verdict.VIOLATES, borrows.contract, borrows.message).judgement(0, len(self.trace))
         if broken:
             raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
         self.comparisons += len(call.names)

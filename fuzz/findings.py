@@ -19,7 +19,7 @@ from fuzz.start import run
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.config import Subject
-from oracle.scenario import Scenario, check_version, convert, dump_json, from_builtins, parse_json
+from oracle.scenario import Scenario, check_version, convert, dump_json, from_builtins, parse_json, to_builtins
 
 FILE_VERSION: Final = 1
 NOT_SERVED: Final = Judgement(Verdict.HOLDS, 0)
@@ -110,7 +110,7 @@ class Finding:
             "before": None if self.before is None else msgspec.to_builtins(self.before),
             "known": self.known,
             "url": self.url,
-            "scenario": {"version": self.scenario.version, **msgspec.to_builtins(self.scenario)},
+            "scenario": to_builtins(self.scenario),
         }
 
     def to_file(self) -> dict[str, Any]:

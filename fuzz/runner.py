@@ -24,17 +24,7 @@ from fuzz.waits import Waits
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
 from oracle import contracts
-from oracle.contracts import (
-    AFTER,
-    BEFORE,
-    BEYOND_OWNERSHIP,
-    OWNERSHIP,
-    Call,
-    Outcome,
-    Violation,
-    first_broken,
-    wrong_result,
-)
+from oracle.contracts import BEFORE, Call, Outcome, Violation, broken_after, first_broken, wrong_result
 from oracle.device.audit import audit
 from oracle.device.bindings import bindings
 from oracle.device.memory import data
@@ -105,12 +95,10 @@ class Run:
         self.comparisons = 0
         self.computed = {name: request.num_cached_tokens for name, request in world.requests.items()}
         self.states = {name: subject.api.PoolingStates() for name in world.requests}
-        self.params = {
-            name: params_of(request, subject, world.documents.get(name, ())) for name, request in world.requests.items()
-        }
-        self._pristine_params = {
-            name: params_of(request, subject, world.documents.get(name, ())) for name, request in world.requests.items()
-        }
+        self.params, self._pristine_params = (
+            {name: params_of(own, subject, world.documents.get(name, ())) for name, own in world.requests.items()}
+            for _ in range(2)
+        )
         self._poolers: dict[str, PoolFn] = {}
         self._scoring = (
             Scoring(world, subject.late_interaction(), self.params)
@@ -395,10 +383,9 @@ class Run:
             record=record,
             allowed_waits=self.waits.allowed(call.names, call.pooling_type),
         )
-        broken = first_broken(AFTER if self.borrowed is None else BEYOND_OWNERSHIP, outcome)
-        if broken and broken.contract in OWNERSHIP:
-            self.borrowed = self._fallen(broken, call, outcome)
-            broken = first_broken(BEYOND_OWNERSHIP, outcome)
+        borrows, broken = broken_after(outcome, self.borrowed is not None)
+        if borrows:
+            self.borrowed = self._fallen(borrows, call, outcome)
         if broken:
             raise self._fallen(broken, call, outcome)
         self.comparisons += max(1, len(call.names))

@@ -16,7 +16,16 @@ from fuzz.start import start
 from fuzz.world import World
 from impl.config import Subject, SubjectError
 from impl.engine import EngineStep
-from oracle.scenario import Scenario, ScenarioError, check_version, convert, dump_json, from_builtins, parse_json
+from oracle.scenario import (
+    Scenario,
+    ScenarioError,
+    check_version,
+    convert,
+    dump_json,
+    from_builtins,
+    parse_json,
+    to_builtins,
+)
 
 VERSION: Final = 1
 
@@ -81,7 +90,7 @@ def dumps(trace: Trace) -> str:
         "verdict": trace.verdict,
         "message": trace.message,
         "steps": msgspec.to_builtins(trace.steps),
-        "scenario": {"version": trace.scenario.version, **msgspec.to_builtins(trace.scenario)},
+        "scenario": to_builtins(trace.scenario),
     }
     return dump_json(told)
 

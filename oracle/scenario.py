@@ -209,7 +209,12 @@ def _decoded(text: bytes) -> Scenario:
 
 def dumps(scenario: Scenario) -> str:
     """The scenario as readable JSON, version always included."""
-    return dump_json({"version": VERSION, **msgspec.to_builtins(scenario)})
+    return dump_json(to_builtins(scenario))
+
+
+def to_builtins(scenario: Scenario) -> dict[str, Any]:
+    """The scenario as plain data for JSON, which `from_builtins` reads; version always included."""
+    return {"version": VERSION, **msgspec.to_builtins(scenario)}
 
 
 def loads(text: str | bytes) -> Scenario:

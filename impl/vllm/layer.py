@@ -5,6 +5,7 @@ to release is read off the signatures.
 """
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any, Final
@@ -112,7 +113,7 @@ class Package(Layer):
             "classifier": head.classifier,
             "head_dtype": head.head_dtype,
             "activation": _dynamic(library["PoolerClassify"]),
-            **({"logit_mean": head.logit_mean, "logit_sigma": head.logit_sigma} if self._has_sigma() else
+            **({"logit_mean": head.logit_mean, "logit_sigma": head.logit_sigma} if self._has_sigma else
                {"logit_bias": head.logit_mean}),
         }  # fmt: skip
         return {
@@ -143,7 +144,7 @@ class Package(Layer):
         """See `Layer.lacks`."""
         # The filter asserts that no prompt is cut; its models are encoders, whose prompts engines never cut.
         found: set[Lack] = {"chunked-bos-eos-filter"}
-        if not self._has_sigma():
+        if not self._has_sigma:
             found.add("logit-sigma")
         if not self.library.has("BOSEOSFilter"):
             found.add("bos-eos-filter")
@@ -153,6 +154,7 @@ class Package(Layer):
             found.add("late-interaction")
         return frozenset(found)
 
+    @cached_property
     def _has_sigma(self) -> bool:
         # Until 0.19 there was a bias, which is the mean by another name, and no sigma.
         return "logit_sigma" in signature(self.library["ClassifierPoolerHead"]).parameters

@@ -22,8 +22,8 @@ from oracle.contracts.contract import (
 from oracle.contracts.engine import batch_belongs_together, every_request_finishes, finishes_once, nothing_left_behind
 from oracle.contracts.pooler import (
     BEYOND_OWNERSHIP,
-    OWNERSHIP,
     accepts_valid_input,
+    broken_after,
     comes_back,
     process_survives,
     query_is_let_go,
@@ -34,9 +34,10 @@ from oracle.contracts.seen import ANYTHING, Anything, Call, Outcome, tensors_in
 from oracle.contracts.telling import wrong_result
 
 __all__ = [
-    "AFTER", "ANYTHING", "BEFORE", "BEYOND_OWNERSHIP", "LADDER", "OTHER", "OWNERSHIP", "Anything", "Call", "Contract",
-    "ContractError", "Outcome", "Phase", "Violation", "accepts_valid_input", "all_contracts", "batch_belongs_together",
-    "comes_back", "cursor_is_a_snapshot", "every_request_finishes", "finishes_once", "first_broken", "named",
-    "nothing_left_behind", "process_survives", "query_is_let_go", "refuses_impossible_params", "reject_or_be_right",
-    "same_answer_again", "state_determines_behaviour", "tensors_in", "waits_do_not_grow", "wrong_result",
+    "AFTER", "ANYTHING", "BEFORE", "BEYOND_OWNERSHIP", "LADDER", "OTHER", "Anything", "Call", "Contract",
+    "ContractError", "Outcome", "Phase", "Violation", "accepts_valid_input", "all_contracts",
+    "batch_belongs_together", "broken_after", "comes_back", "cursor_is_a_snapshot", "every_request_finishes",
+    "finishes_once", "first_broken", "named", "nothing_left_behind", "process_survives", "query_is_let_go",
+    "refuses_impossible_params", "reject_or_be_right", "same_answer_again", "state_determines_behaviour",
+    "tensors_in", "waits_do_not_grow", "wrong_result",
 ]  # fmt: skip

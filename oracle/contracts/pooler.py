@@ -6,7 +6,7 @@ from typing import Final
 import torch
 
 from oracle.approx import Approx
-from oracle.contracts.contract import AFTER, Contract, after, declare
+from oracle.contracts.contract import AFTER, Contract, Violation, after, declare, first_broken
 from oracle.contracts.seen import ANYTHING, Outcome
 from oracle.contracts.telling import origins_of_rows, places_told, requests_told, shape_of, worst_element, wrong_row
 from oracle.device.memory import address, retained_bytes
@@ -198,6 +198,17 @@ OWNERSHIP: Final = frozenset(("state-owns-its-rows", "outputs-own-their-rows", "
 """What is broken by a view of the step's buffer. On buffers that are not used again a view does no harm, so a scenario
 can go on there and show what else is wrong."""
 BEYOND_OWNERSHIP: Final[list[Contract[Outcome]]] = [contract for contract in AFTER if contract.name not in OWNERSHIP]
+
+
+def broken_after(outcome: Outcome, is_borrowed: bool) -> tuple[Violation | None, Violation | None]:
+    """The first breach of ownership, unless rows are known to be borrowed, and the first of anything else.
+
+    Contracts rely on those before them, so where something else comes first ownership is not looked at.
+    """
+    broken = first_broken(BEYOND_OWNERSHIP if is_borrowed else AFTER, outcome)
+    if broken is None or broken.contract not in OWNERSHIP:
+        return None, broken
+    return broken, first_broken(BEYOND_OWNERSHIP, outcome)
 
 
 @declare("after")
