@@ -7,7 +7,7 @@ from itertools import groupby
 import msgspec
 
 from fuzz.mix import Mix
-from oracle.scenario import Scenario, refusal
+from oracle.scenario import DENSE_AND_SPARSE, Scenario, refusal
 
 FLOOR: int = 500
 """Scenarios after which each feature of the mix should have come up, or the mix was lost."""
@@ -33,6 +33,10 @@ def features(scenario: Scenario) -> set[str]:
         "counts rewritten": options.rewrites_counts,
         "late copies": options.late_copies,
         "dense layer": options.head.dense and any(request.task == "classify" for request in scenario.requests),
+        "model's activation": options.head.names_an_activation
+        and any("classify" in request.task for request in scenario.requests),
+        "late chunking": any(request.chunk_size is not None for request in scenario.requests),
+        "dense and sparse": any(request.task == DENSE_AND_SPARSE for request in scenario.requests),
         "documents scored": any(request.query is not None for request in scenario.requests),
         "params verified": options.model is not None,
         "params refused": any(refusal(request, options) for request in scenario.requests),
@@ -99,6 +103,17 @@ def owed(mix: Mix) -> set[str]:
         due.add("dense layer")
     if "pooler" in mix.levels and "ALL" in mix.pooling_types and "late-interaction" not in mix.lacks:
         due.add("documents scored")
+    if "pooler" in mix.levels and "ALL" in mix.pooling_types and "late-chunking" not in mix.lacks:
+        due.add("late chunking")
+    if "pooler" in mix.levels and "models-activation" not in mix.lacks:
+        due.add("model's activation")
+    if (
+        "pooler" in mix.levels
+        and "ALL" in mix.pooling_types
+        and {"CLS", "LAST", "MEAN"} & set(mix.pooling_types)
+        and "dense-and-sparse" not in mix.lacks
+    ):
+        due.add("dense and sparse")
     if "pooler" in mix.levels and "params-verification" not in mix.lacks:
         due.update(("params verified", "params refused"))
     return due

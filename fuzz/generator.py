@@ -13,6 +13,9 @@ from fuzz.mix import Mix
 from fuzz.traffic import draw_traffic, played
 from impl.config import Level
 from oracle.scenario import (
+    ACTIVATION_NAMES,
+    DENSE_AND_SPARSE,
+    PROBLEM_TYPES,
     DtypeName,
     Head,
     Model,
@@ -43,6 +46,12 @@ T = TypeVar("T")
 
 def generate(draw: Draw, mix: Mix) -> Scenario:
     """A scenario that an engine can produce, within the bounds of the mix."""
+    scenario = _plain(draw, mix)
+    # Drawn last and where there is the part, so that other subjects' scenarios stay as they are.
+    return later_parts(draw, mix, scenario) if scenario.options.level == "pooler" else scenario
+
+
+def _plain(draw: Draw, mix: Mix) -> Scenario:
     options = _options(draw, mix)
     requests = _requests(draw, mix, options)
     refused: Sequence[Request] = ()
@@ -61,6 +70,67 @@ def generate(draw: Draw, mix: Mix) -> Scenario:
     else:
         steps = _steps(draw, mix, options, requests)
     return Scenario((*requests, *refused), tuple(steps), options)
+
+
+def later_parts(draw: Draw, mix: Mix, scenario: Scenario) -> Scenario:
+    """The scenario with what a whole layer may have besides, each in its turn."""
+    options, requests = scenario.options, scenario.requests
+    bare_tokens = "token-heads" in mix.lacks and any(request.is_token_task for request in requests)
+    if "models-activation" not in mix.lacks and not bare_tokens and draw.chance(mix.p_models_activation):
+        options = _with_activation(draw, mix, options)
+    all_rows = options.tok_pooling_type == "ALL" and "ALL" in mix.pooling_types
+    if "late-chunking" not in mix.lacks and all_rows and draw.chance(mix.p_late_chunking):
+        requests = _chunked(draw, options, requests)
+    steps: Sequence[Step] = scenario.steps
+    if (
+        "dense-and-sparse" not in mix.lacks
+        and all_rows
+        and options.model is None
+        and draw.chance(mix.p_dense_and_sparse)
+    ):
+        served = _dense_and_sparse(draw, options, requests)
+        if served != requests:
+            requests = served
+            options = msgspec.structs.replace(options, enable_chunked_prefill=False)
+            steps = _steps(draw, mix, options, requests)
+    return msgspec.structs.replace(scenario, options=options, requests=requests, steps=tuple(steps))
+
+
+def _with_activation(draw: Draw, mix: Mix, options: Options) -> Options:
+    """The options with a model that says which activation its logits take, in one way, the other or both."""
+    head = msgspec.structs.replace(
+        options.head,
+        problem_type=draw.choice((None, *PROBLEM_TYPES)),
+        activation_fn=None if "named-activation" in mix.lacks else draw.choice((None, *ACTIVATION_NAMES)),
+    )
+    return msgspec.structs.replace(options, head=head)
+
+
+def _chunked(draw: Draw, options: Options, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """The requests with chunks instead of tokens for some; under verification one more, which must be refused."""
+    scored = {name for request in requests if request.query for name in (request.query, request.name)}
+    made = []
+    for request in requests:
+        if request.task == "token_embed" and request.name not in scored and draw.chance(0.6):
+            request = msgspec.structs.replace(request, chunk_size=draw.integer(1, min(request.prompt_len, 40) + 1))
+        made.append(request)
+    others = [request.task for request in requests if request.task != "token_embed"]
+    if options.model is not None and others and draw.chance(0.5):
+        made.append(Request(_name(len(requests)), draw.choice(others), (10,), chunk_size=1))
+    return tuple(made)
+
+
+def _dense_and_sparse(draw: Draw, options: Options, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """The requests with BGE-M3's task for some of those that have one row each."""
+    made = []
+    for request in requests:
+        if not request.is_token_task and not request.num_cached_tokens and draw.chance(0.6):
+            token_ids = tuple(_with_special_tokens(draw, options, list(request.prompt_token_ids)))
+            request = msgspec.structs.replace(
+                request, task=DENSE_AND_SPARSE, prompt_token_ids=token_ids, dimensions=None
+            )
+        made.append(request)
+    return tuple(made)
 
 
 def _can_be_split(options: Options, requests: Sequence[Request]) -> bool:
@@ -241,15 +311,8 @@ def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, leng
         if draw.chance(mix.p_params):
             width = draw.integer(1, min(3, options.hidden_size))
             columns = tuple(draw.integer(0, options.hidden_size - 1) for _ in range(width))
-    special = [token_id for token_id in (options.bos_token_id, options.eos_token_id) if token_id is not None]
-    if special and is_token:
-        if draw.chance(0.7):
-            token_ids[0] = special[0]
-        if draw.chance(0.7):
-            token_ids[-1] = special[-1]
-        if draw.chance(0.2):
-            # Within a prompt they are tokens like any other.
-            token_ids[draw.integer(0, length - 1)] = draw.choice(special)
+    if is_token:
+        token_ids = _with_special_tokens(draw, options, token_ids)
     cached = 0
     if pooling_type == "LAST" and options.level != "engine" and length > 1 and draw.chance(mix.p_prefix_hit):
         cached = draw.integer(1, length - 1)
@@ -267,6 +330,22 @@ def _request(draw: Draw, mix: Mix, options: Options, name: str, task: Task, leng
     if task in ("embed", "token_embed") and draw.integer(0, 1):
         dimensions = draw.integer(1, embedding_width(Scenario((), (), options), request))
     return msgspec.structs.replace(request, dimensions=dimensions, use_activation=draw.integer(0, 1) == 0)
+
+
+def _with_special_tokens(draw: Draw, options: Options, token_ids: list[int]) -> list[int]:
+    """The prompt with BOS and EOS at its ends, where they are filtered, more often than not."""
+    special = [token_id for token_id in (options.bos_token_id, options.eos_token_id) if token_id is not None]
+    if not special:
+        return token_ids
+    token_ids = list(token_ids)
+    if draw.chance(0.7):
+        token_ids[0] = special[0]
+    if draw.chance(0.7):
+        token_ids[-1] = special[-1]
+    if draw.chance(0.2):
+        # Within a prompt they are tokens like any other.
+        token_ids[draw.integer(0, len(token_ids) - 1)] = draw.choice(special)
+    return token_ids
 
 
 def _tagged(draw: Draw, length: int) -> list[int]:

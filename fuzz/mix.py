@@ -91,6 +91,12 @@ class Mix:
     """The head of `classify` begins with a dense layer."""
     p_late: float = 0.5
     """Token embeddings are scored against others (late interaction)."""
+    p_models_activation: float = 0.3
+    """The model's config says which activation its logits take."""
+    p_late_chunking: float = 0.2
+    """Rows of token_embed are means over some tokens each."""
+    p_dense_and_sparse: float = 0.1
+    """Prompts come whole, and of sequence tasks some have BGE-M3's."""
     p_late_copies: float = 0.0
     """Only where copies can be late: on the simulated device."""
 
@@ -100,6 +106,9 @@ _OF_PARTS: Final[dict[str, Part]] = {
     "p_verified": "params-verification",
     "p_dense": "dense-head",
     "p_late": "late-interaction",
+    "p_models_activation": "models-activation",
+    "p_late_chunking": "late-chunking",
+    "p_dense_and_sparse": "dense-and-sparse",
 }
 """Rates at which the parts of a layer are there."""
 
@@ -108,7 +117,7 @@ ALL_SMALL: Final = Mix(
     p_second_task=0, p_unchunked=0, p_whole=0.5, p_partial=0, p_preempt=0, p_abort=0, p_empty_group=0,
     p_empty_step=0, p_async=0, p_int64=0, p_query_start_loc=0, p_traffic=0, p_rewrite=0, p_float=0,
     p_params=0, p_seed=0, p_reuse=0, p_head_part=0, p_filter=0, p_verified=0, p_dense=0, p_late=0,
-    tags=(9,),
+    p_models_activation=0, p_late_chunking=0, p_dense_and_sparse=0, tags=(9,),
 )  # fmt: skip
 """ALL pooling, nothing but schedules: small enough to be exhausted."""
 

@@ -260,6 +260,7 @@ def _plainer_requests(scenario: Scenario) -> Iterator[Scenario]:
 def _plainer_request(request: Request) -> Iterator[Request]:
     for name, plain in (
         ("query", None),
+        ("chunk_size", None),
         ("nan_at", None),
         ("inf_at", None),
         ("zero_at", None),
@@ -273,8 +274,8 @@ def _plainer_request(request: Request) -> Iterator[Request]:
             yield replace(request, **{name: plain})
     if request.dimensions is not None and request.dimensions > 1:
         yield replace(request, dimensions=request.dimensions - 1)
-    if request.task in ("classify", "token_classify"):
-        yield replace(request, task="embed" if request.task == "classify" else "token_embed")
+    if request.task not in ("embed", "token_embed"):
+        yield replace(request, task="token_embed" if request.is_token_task else "embed")
     if request.returned_token_ids is not None and len(request.returned_token_ids) > 1:
         yield replace(request, returned_token_ids=request.returned_token_ids[:1])
     if request.step_tag_id is None and any(token_id != 1 for token_id in request.prompt_token_ids):

@@ -13,7 +13,7 @@ from oracle.contracts import ANYTHING, Anything
 from oracle.device.memory import data
 from oracle.reference import Expected
 from oracle.rows import Universe
-from oracle.scenario import PoolingType, Request, Scenario, model_width
+from oracle.scenario import DENSE_AND_SPARSE, PoolingType, Request, Scenario, model_width
 
 
 class World:
@@ -53,12 +53,11 @@ class World:
         if name not in self._expected:
             request, options = self.requests[name], self.scenario.options
             rows = data(self.universe.of(name, 0, request.prompt_len))
-            due = reference.pool(self.pooling_types[name], rows, request)
-            if options.level != "method":
-                due = reference.apply_head(due, request, options.head, options.seed)
-                if options.filters_special_tokens and request.is_token_task:
-                    due = reference.without_special_tokens(due, request, options)
-            self._expected[name] = due
+            self._expected[name] = (
+                reference.pool(self.pooling_types[name], rows, request)
+                if options.level == "method"
+                else reference.serve(rows, request, options)
+            )
         return self._expected[name]
 
     def due(self, name: str, finished: bool) -> Expected | Anything | None:
@@ -97,6 +96,9 @@ class World:
                 logit_mean=head.logit_mean,
                 logit_sigma=head.logit_sigma,
                 dense=reference.dense(options.hidden_size, options.seed) if head.dense else None,
+                num_labels=options.hidden_size if head.num_labels is None else head.num_labels,
+                problem_type=head.problem_type,
+                activation_fn=head.activation_fn,
             ),
         )
 
@@ -136,6 +138,8 @@ def params_of(request: Request, subject: Subject, documents: Sequence[str] = ())
         params["late_interaction_params"] = subject.api.LateInteractionParams(
             mode="cache_query", query_key=request.name, query_uses=len(documents)
         )
+    if request.chunk_size is not None:
+        params["late_chunking_params"] = subject.api.LateChunkingParams(chunk_size=request.chunk_size)
     return subject.api.PoolingParams(**params)
 
 
@@ -201,6 +205,14 @@ def _needs(scenario: Scenario, lack: Lack) -> bool:
             return head.dense
         case "params-verification":
             return options.model is not None
+        case "models-activation":
+            return head.names_an_activation
+        case "named-activation":
+            return head.activation_fn is not None
+        case "late-chunking":
+            return any(request.chunk_size is not None for request in scenario.requests)
+        case "dense-and-sparse":
+            return any(request.task == DENSE_AND_SPARSE for request in scenario.requests)
         case "chunked-bos-eos-filter":
             return options.filters_special_tokens and options.enable_chunked_prefill
         case "logit-sigma":
@@ -208,6 +220,6 @@ def _needs(scenario: Scenario, lack: Lack) -> bool:
         case "open-head-dtype":
             return head.head_dtype is None
         case "token-heads":
-            classifies = (head.num_labels, head.logit_mean) != (None, None)
+            classifies = (head.num_labels, head.logit_mean) != (None, None) or head.names_an_activation
             return any(request.is_token_task and (classifies or request.task == "token_embed")
                        for request in scenario.requests)  # fmt: skip

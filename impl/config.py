@@ -15,17 +15,22 @@ PoolFn = Callable[[torch.Tensor, Any], Outputs]
 """`(hidden_states, pooling_metadata) -> outputs`, one entry a request."""
 Layer = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["method", "pooler", "engine"]
-Part = Literal["bos-eos-filter", "params-verification", "dense-head", "late-interaction"]
+Part = Literal[
+    "bos-eos-filter", "params-verification", "dense-head", "late-interaction",
+    "models-activation", "late-chunking", "dense-and-sparse",
+]  # fmt: skip
 """What a whole layer may have besides heads and dispatch.
 
 bos-eos-filter: token tasks hand out no rows for BOS and EOS at the ends of a prompt. params-verification: a
 request's params are looked at before it is scheduled. dense-head: `classify` may have a dense layer with a tanh.
 late-interaction: a document's rows are scored against those of a query, which are kept until then.
+models-activation: the model's config says which activation its logits take. late-chunking: rows of token_embed
+may be means over some tokens each. dense-and-sparse: there is the task `embed&token_classify`, BGE-M3's.
 """
 PARTS: Final[frozenset[Part]] = frozenset(get_args(Part))
 Lack = Literal[
     Part, "async-scheduling", "chunked-token-tasks", "token-heads", "logit-sigma", "open-head-dtype",
-    "chunked-bos-eos-filter",
+    "chunked-bos-eos-filter", "named-activation",
 ]  # fmt: skip
 """What a subject may do without, because the release that it is documents or never had it: any part, and
 
@@ -33,6 +38,7 @@ async-scheduling: a step's outputs are read before the next one starts. chunked-
 task's prompt comes whole in one step. token-heads: token tasks have no learned layers, and token_embed
 is none of them. logit-sigma: logits are not scaled. open-head-dtype: a head always has a dtype of its own.
 chunked-bos-eos-filter: the filter takes whole prompts, as engines give them to the encoders that have one.
+named-activation: of a model's config the problem type alone is heeded, not the module that a cross-encoder names.
 """
 
 
@@ -47,6 +53,13 @@ class HeadConfig:
     logit_sigma: float | None = None
     dense: Layer | None = None
     """Followed by a tanh, in front of the classifier of `classify` alone."""
+    num_labels: int = 0
+    """Width of the logits of `classify`, as the model's config has it."""
+    problem_type: str | None = None
+    """The model's: regression leaves logits as they are, multi_label_classification takes a sigmoid of each,
+    single_label_classification a softmax, or a sigmoid if there is one; None: as `activation_fn` says."""
+    activation_fn: str | None = None
+    """The module of torch.nn for logits: Identity, Sigmoid, Softmax or Tanh; None: as for a single label."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,7 @@ class MetadataApi(Protocol):
 
     PoolingParams: Callable[..., Any]
     LateInteractionParams: Callable[..., Any]
+    LateChunkingParams: Callable[..., Any]
     PoolingStates: Callable[[], Any]
     PoolingMetadata: Callable[..., Any]
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from impl.config import Outputs, PoolerConfig
+from impl.config import HeadConfig, Outputs, PoolerConfig
 from impl.packed import Packed
-from impl.pooler import TOKEN_TASKS, apply_head, filtered, filters, finish, learned
+from impl.pooler import DENSE_AND_SPARSE, TOKEN_TASKS, apply_head, filtered, filters, finish, joined, learned
 from oracle.metadata import PoolingMetadata, PoolingParams, task_groups
 
 
 class PackedPooler:
-    """Serves embed, classify, token_embed and token_classify, mixed within a step."""
+    """Serves embed, classify, token_embed and token_classify, mixed within a step, and BGE-M3's task."""
 
     def __init__(self, config: PoolerConfig) -> None:
         self.config = config
@@ -40,9 +40,13 @@ class PackedPooler:
 
     def _pool(self, task: str, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Outputs:
         head, params = self.config.head, metadata.pooling_params
+        if task == DENSE_AND_SPARSE:
+            vectors = self._pool("embed", hidden_states, metadata)
+            scores = self._pool("token_classify", hidden_states, metadata)
+            return joined(vectors, filtered(scores, metadata, self.config) if self.filters else scores)
         if task not in TOKEN_TASKS:
             rows = learned(task, self.sequence_method(hidden_states, metadata), head)
-            return finish(task, rows, params[0]) if _alike(params) else _finish_each(task, rows, params)
+            return finish(task, rows, params[0], head) if _alike(params) else _finish_each(task, rows, params, head)
         packed = self._packed(hidden_states, metadata)
         if packed is None:
             return apply_head(task, self.token_method(hidden_states, metadata), params, head)
@@ -50,15 +54,16 @@ class PackedPooler:
         rows = learned(task, rows, head)
         alike = _alike(params)
         if alike:
-            rows = finish(task, rows, params[0])
+            rows = finish(task, rows, params[0], head)
         # A head that makes nothing new hands back the buffer, or its first columns.
         outputs = self.methods.split(rows, counts, owned=rows.data_ptr() != hidden_states.data_ptr())
-        return outputs if alike else _finish_each(task, outputs, params)
+        return outputs if alike else _finish_each(task, outputs, params, head)
 
     def _packed(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> tuple[torch.Tensor, list[int]] | None:
         """All rows that the token task hands out, and how many each request gets; None if they don't lie together."""
         cursor = metadata.get_pooling_cursor()
-        if not self.methods.is_whole(cursor):
+        chunks = [own.late_chunking_params for own in metadata.pooling_params]
+        if not self.methods.is_whole(cursor) or chunks.count(None) != len(chunks):
             return None
         if self.config.tok_pooling_type == "ALL":
             return hidden_states, cursor.num_scheduled_tokens_cpu.tolist()
@@ -72,5 +77,7 @@ def _alike(params: Sequence[PoolingParams]) -> bool:
     return ways.count(ways[0]) == len(ways)
 
 
-def _finish_each(task: str, rows: Outputs, params: Sequence[PoolingParams]) -> list[torch.Tensor | None]:
-    return [None if own is None else finish(task, own, its) for own, its in zip(rows, params, strict=True)]
+def _finish_each(
+    task: str, rows: Outputs, params: Sequence[PoolingParams], head: HeadConfig
+) -> list[torch.Tensor | None]:
+    return [None if own is None else finish(task, own, its, head) for own, its in zip(rows, params, strict=True)]

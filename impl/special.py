@@ -3,6 +3,11 @@
 import torch
 
 
+def chunk_means(rows: torch.Tensor, chunk_size: int) -> torch.Tensor:
+    """Late chunking: float32 means (chunks, width) over `chunk_size` rows each; the last chunk takes what is left."""
+    return torch.stack([chunk.mean(dim=0, dtype=torch.float32) for chunk in torch.split(rows, chunk_size)])
+
+
 def without_special_tokens(
     rows: torch.Tensor, token_ids: torch.Tensor, bos_token_id: int | None, eos_token_id: int | None
 ) -> torch.Tensor:

@@ -16,6 +16,8 @@ def verify(params: PoolingParams, model_config: ModelConfig) -> None:
         params.use_activation = True
     if model_config.tok_pooling_type != "STEP" and (params.step_tag_id, params.returned_token_ids) != (None, None):
         raise ValueError("step_tag_id and returned_token_ids are for a model that pools by steps")
+    if params.late_chunking_params is not None and params.task != "token_embed":
+        raise ValueError(f"late chunking is for token_embed, not for {params.task}")
     if params.dimensions is None:
         return
     if params.task not in EMBED_TASKS:

@@ -91,6 +91,18 @@ class Approx:
         # Dividing, or multiplying by a rounded reciprocal: two roundings at most.
         return Approx(self.value.sum(axis=0) / count, summed / count, torch.float32).rounded(2)
 
+    def means(self, size: int) -> "Approx":
+        """Float32 means over `size` rows each, (n, h) to (ceil(n / size), h); the last one's rows may be fewer."""
+        means = [self.rows(start, start + size).mean() for start in range(0, self.shape[0], size)]
+        value, error = (np.stack([getattr(own, name) for own in means]) for name in ("value", "error"))
+        return Approx(value, error, torch.float32)
+
+    def joined(self, other: "Approx") -> "Approx":
+        """All elements of both in one row, in the dtype that holds either."""
+        parts = (self, other)
+        value, error = (np.concatenate([getattr(own, name).ravel() for own in parts]) for name in ("value", "error"))
+        return Approx(value, error, torch.promote_types(self.dtype, other.dtype))
+
     def cut(self, width: int) -> "Approx":
         """The first `width` columns."""
         return Approx(self.value[..., :width], self.error[..., :width], self.dtype)

@@ -28,6 +28,13 @@ class LateInteractionParams:
 
 
 @dataclass
+class LateChunkingParams:
+    """Of how many tokens each row of token_embed is the mean."""
+
+    chunk_size: int
+
+
+@dataclass
 class PoolingParams:
     """Per-request parameters; the fields a pooler may read."""
 

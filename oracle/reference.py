@@ -6,11 +6,12 @@ schedule, a batch or a buffer. Whatever the engine did, the outcome must be this
 
 from typing import Final
 
+import msgspec
 import torch
 
 from oracle.approx import Approx
 from oracle.rows import Linear
-from oracle.scenario import Head, Options, PoolingType, Request
+from oracle.scenario import DENSE_AND_SPARSE, Head, Options, PoolingType, Request
 
 Expected = torch.Tensor | Approx
 """Rows that must match bit for bit, or a value with an error budget."""
@@ -46,15 +47,35 @@ def pool(pooling_type: PoolingType, rows: torch.Tensor, request: Request) -> Exp
             return Approx.exact(rows).mean()
 
 
+def serve(rows: torch.Tensor, request: Request, options: Options) -> Approx:
+    """What the whole layer hands out for the rows (prompt_len, hidden_size) of one finished request.
+
+    The pooled rows through their head, less those of BOS and EOS. BGE-M3's task has in one row the vector of
+    embed and, behind it, what token_classify makes of the tokens.
+    """
+    if request.task == DENSE_AND_SPARSE:
+        vector, scores = (
+            serve(rows, msgspec.structs.replace(request, task=task), options) for task in ("embed", "token_classify")
+        )
+        return vector.joined(scores)
+    pooling_type = options.tok_pooling_type if request.is_token_task else options.seq_pooling_type
+    result = apply_head(pool(pooling_type, rows, request), request, options.head, options.seed)
+    if options.filters_special_tokens and request.is_token_task:
+        return without_special_tokens(result, request, options)
+    return result
+
+
 def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> Approx:
     """What the learned layers make of pooled rows.
 
     embed tasks: cast, projector, cut to `dimensions`, then L2 norm if `use_activation`. classify
     tasks: cast, for `classify` the dense layer and its tanh, classifier, `(logits - mean) / sigma`, then
-    softmax over two or more labels or sigmoid of one if `use_activation`. Learned layers always run: the
-    flag is for the last activation alone.
+    the activation if `use_activation`. Learned layers always run: the flag is for the last activation alone.
     """
     result = pooled if isinstance(pooled, Approx) else Approx.exact(pooled)
+    if request.chunk_size is not None:
+        # Without a head of its own dtype chunks have that of the tokens.
+        result = result.means(request.chunk_size).to(result.dtype if head.head_dtype is None else torch.float32)
     if head.head_dtype is not None:
         result = result.to(getattr(torch, head.head_dtype))
     if request.task in ("embed", "token_embed"):
@@ -73,15 +94,32 @@ def apply_head(pooled: Expected, request: Request, head: Head, seed: int) -> App
         result = result.over(head.logit_sigma)
     if request.use_activation is False:
         return result
-    return result.softmax() if result.shape[-1] >= 2 else result.sigmoid()
+    return activated(result, head)
+
+
+def activated(logits: Approx, head: Head) -> Approx:
+    """What the model's config makes of logits: by its problem type, else by the module it names, else as labels.
+
+    Labels that exclude each other take a softmax, of which one label has no use: it takes a sigmoid.
+    """
+    match head.problem_type or head.activation_fn:
+        case "regression" | "Identity":
+            return logits
+        case "multi_label_classification" | "Sigmoid":
+            return logits.sigmoid()
+        case "Tanh":
+            return logits.tanh()
+    return logits.softmax() if logits.shape[-1] >= 2 else logits.sigmoid()
 
 
 def without_special_tokens(result: Approx, request: Request, options: Options) -> Approx:
     """A token task's result less the rows of BOS at the prompt's start and of EOS at its end.
 
     Only rows go: (tokens left, width) however few are left, or (tokens left,) where the width is 1, which is
-    a score a token.
+    a score a token. The rows of late chunking are no tokens' and stay as they are.
     """
+    if request.chunk_size is not None:
+        return result
     ids = request.prompt_token_ids
     start, stop = int(ids[0] == options.bos_token_id), len(ids) - int(ids[-1] == options.eos_token_id)
     return result.rows(start, max(start, stop)).squeezed()

@@ -10,12 +10,19 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-Task: TypeAlias = Literal["embed", "classify", "token_embed", "token_classify"]
+Task: TypeAlias = Literal["embed", "classify", "token_embed", "token_classify", "embed&token_classify"]
 PoolingType: TypeAlias = Literal["ALL", "STEP", "CLS", "LAST", "MEAN"]
 Malformed: TypeAlias = Literal["missing-scheduled-counts", "counts-on-device", "gap", "short-rows"]
 DtypeName: TypeAlias = Literal["float32", "float16", "bfloat16"]
 
+ProblemType: TypeAlias = Literal["regression", "single_label_classification", "multi_label_classification"]
+ActivationName: TypeAlias = Literal["Identity", "Sigmoid", "Softmax", "Tanh"]
+
+PROBLEM_TYPES: Final[tuple[ProblemType, ...]] = get_args(ProblemType)
+ACTIVATION_NAMES: Final[tuple[ActivationName, ...]] = get_args(ActivationName)
 TOKEN_TASKS: Final = ("token_embed", "token_classify")
+DENSE_AND_SPARSE: Final[Literal["embed&token_classify"]] = "embed&token_classify"
+"""The task of BGE-M3: one vector, and a score for each token behind it."""
 POOLING_TYPES: Final[tuple[PoolingType, ...]] = get_args(PoolingType)
 MALFORMED: Final[tuple[Malformed, ...]] = get_args(Malformed)
 VERSION: Final = 1
@@ -41,6 +48,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """None leaves it to verification, whose default is True."""
     step_tag_id: Natural | None = None
     returned_token_ids: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)] | None = None
+    chunk_size: Positive | None = None
+    """Late chunking: the rows of token_embed are the means of so many tokens each, the last of what is left."""
     query: str | None = None
     """Name of the request whose rows this one's are scored against, as a document (late interaction)."""
     num_cached_tokens: Natural = 0
@@ -88,6 +97,15 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     logit_sigma: float | None = None
     dense: bool = False
     """A dense layer with a tanh in front of the classifier of `classify`, as BERT's pooler has."""
+    problem_type: ProblemType | None = None
+    """What the model's config says it was trained for, which decides the activation of its logits."""
+    activation_fn: ActivationName | None = None
+    """The module of torch.nn that a cross-encoder's config names for that, where it gives no problem type."""
+
+    @property
+    def names_an_activation(self) -> bool:
+        """Whether the model's config says anything of the activation of its logits."""
+        return self.problem_type is not None or self.activation_fn is not None
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -307,8 +325,12 @@ def problems(scenario: Scenario) -> Iterator[str]:
             yield f"the filter of BOS and EOS needs all of a prompt's rows - at `$.options.{at}`"
     if scenario.options.model is not None and scenario.options.level != "pooler":
         yield "params are verified at level `pooler` only - at `$.options.model`"
+    if scenario.options.level == "engine" and scenario.options.head.names_an_activation:
+        yield "an engine's head has the default activation - at `$.options.head`"
     yield from _traffic_problems(scenario)
     yield from _document_problems(scenario)
+    yield from _chunking_problems(scenario)
+    yield from _dense_and_sparse_problems(scenario)
     yield from _request_problems(scenario)
     yield from _step_problems(scenario)
 
@@ -406,6 +428,35 @@ def _document_problems(scenario: Scenario) -> Iterator[str]:
             yield f"{request.name!r} and its query must be of task token_embed, in whole width - at `{at}`"
 
 
+def _chunking_problems(scenario: Scenario) -> Iterator[str]:
+    options = scenario.options
+    scored_against = {request.query for request in scenario.requests}
+    for index, request in enumerate(scenario.requests):
+        if request.chunk_size is None:
+            continue
+        at = f"$.requests[{index}].chunk_size"
+        if options.level != "pooler" or options.tok_pooling_type != "ALL":
+            yield f"late chunking is for level `pooler` and under ALL only - at `{at}`"
+        elif request.query is not None or request.name in scored_against:
+            yield f"the rows of late interaction are those of tokens, not of chunks - at `{at}`"
+        elif request.task != "token_embed" and options.model is None:
+            yield f"without verification late chunking is for token_embed, not for {request.task} - at `{at}`"
+
+
+def _dense_and_sparse_problems(scenario: Scenario) -> Iterator[str]:
+    options = scenario.options
+    for index, request in enumerate(scenario.requests):
+        if request.task != DENSE_AND_SPARSE:
+            continue
+        at = f"$.requests[{index}].task"
+        if options.level != "pooler" or options.tok_pooling_type != "ALL" or options.enable_chunked_prefill:
+            yield f"{request.task} is for level `pooler`, under ALL and without chunked prefill - at `{at}`"
+        elif options.model is not None:
+            yield f"the params of {request.task} are not verified - at `{at}`"
+        elif request.dimensions is not None or request.num_cached_tokens:
+            yield f"{request.task} has the rows of all tokens, in whole width - at `{at}`"
+
+
 def embedding_width(scenario: Scenario, request: Request) -> int:
     """Width of the request's rows before `dimensions` cuts them."""
     options = scenario.options
@@ -423,6 +474,8 @@ def refusal(request: Request, options: Options) -> str:
         return ""
     if options.tok_pooling_type != "STEP" and (request.step_tag_id, request.returned_token_ids) != (None, None):
         return "steps are asked of a model that doesn't pool by steps"
+    if request.chunk_size is not None and request.task != "token_embed":
+        return f"late chunking is asked of {request.task}, which has no embeddings of tokens"
     if dimensions is None:
         return ""
     if request.task not in ("embed", "token_embed"):

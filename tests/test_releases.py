@@ -27,15 +27,18 @@ pytestmark = pytest.mark.releases
 CPU = torch.device("cpu")
 SINGLE_FILE = {
     "async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", "bos-eos-filter", "dense-head",
-    "late-interaction",
+    "late-interaction", "named-activation", "late-chunking", "dense-and-sparse",
 }  # fmt: skip
+UNTIL_0_18 = {"named-activation", "late-chunking", "dense-and-sparse", "chunked-bos-eos-filter"}
 LACKS = {
     "0.11.0": {"chunked-token-tasks", "token-heads", *SINGLE_FILE},
     "0.12.0": {"chunked-token-tasks", *SINGLE_FILE},
     "0.13.0": SINGLE_FILE,
-    "0.14.1": {"logit-sigma", "chunked-bos-eos-filter", "bos-eos-filter", "late-interaction"},
-    "0.17.1": {"logit-sigma", "chunked-bos-eos-filter", "late-interaction"},
-    "0.19.1": {"logit-sigma", "chunked-bos-eos-filter"},
+    "0.14.1": {"bos-eos-filter", "late-interaction", "logit-sigma", *UNTIL_0_18},
+    "0.17.1": {"late-interaction", "logit-sigma", *UNTIL_0_18},
+    "0.18.1": {"logit-sigma", *UNTIL_0_18},
+    "0.19.1": {"logit-sigma", "late-chunking", "chunked-bos-eos-filter"},
+    "0.32.0": {"late-chunking", "chunked-bos-eos-filter"},
     "0.33.0": {"chunked-bos-eos-filter"},
 }
 """By the last release that lacks just these."""

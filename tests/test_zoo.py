@@ -20,7 +20,7 @@ from tests.flock import FLOCK
 from tests.zoo import CALLERS, ZOO
 from tests.zoo.callers import good_caller
 from tests.zoo.heads import Apart
-from tests.zoo.joints import Chunked, Cut, Filtering, Last, Layer, Means, Steps
+from tests.zoo.joints import Chunked, Chunking, Cut, Filtering, Last, Layer, Means, Steps
 from tests.zoo.register import BadCaller, BadPooler, layer_of, subject_of
 
 CPU = torch.device("cpu")
@@ -43,8 +43,9 @@ JOINTS = (
     subject_of(Last, ("LAST",)),
     subject_of(Means, ("MEAN",)),
     layer_of(Layer, "layer", ("ALL", "STEP", "CLS", "LAST", "MEAN")),
-    layer_of(Apart, "apart", ("ALL", "LAST")),
-    layer_of(Filtering, "filtering", ("ALL",), ("bos-eos-filter",)),
+    layer_of(Apart, "apart", ("ALL", "LAST"), ("models-activation",)),
+    layer_of(Filtering, "filtering", ("ALL", "LAST"), ("bos-eos-filter", "late-chunking", "dense-and-sparse")),
+    layer_of(Chunking, "chunking", ("ALL",), ("late-chunking",)),
 )
 """What the members of the zoo are made of; each is right."""
 

@@ -129,6 +129,8 @@ def params(request: Request) -> str:
     fields += [f"{field}={getattr(request, field)}" for field in set_ones]
     if request.returned_token_ids is not None:
         fields.append(f"returned_token_ids={list(request.returned_token_ids)}")
+    if request.chunk_size is not None:
+        fields.append(f"late_chunking_params=SimpleNamespace(chunk_size={request.chunk_size})")
     return f"PoolingParams({', '.join(fields)})"
 
 

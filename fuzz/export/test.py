@@ -26,7 +26,7 @@ from oracle import metadata
 from oracle.contracts import named
 from oracle.reference import classifier, dense, projector
 from oracle.rows import STALE
-from oracle.scenario import Scenario
+from oracle.scenario import DENSE_AND_SPARSE, Scenario
 
 BY_OUTPUT: Final = frozenset((
     "one-output-per-request", "none-iff-unfinished", "row-count", "dtype-and-device", "values",
@@ -79,6 +79,8 @@ class _Writer:
         self.calls = trace(self.scenario)
         if self.world.documents:
             raise ExportError("late interaction is the worker's, which a standalone test does not have")
+        if finding.spec.startswith("vllm"):
+            _refuse_what_takes_a_model(self.scenario)
         if not self.calls:
             raise ExportError("no pooler is called in this scenario, so there is nothing to test")
         types = list(dict.fromkeys(call.pooling_type for call in self.calls))
@@ -123,9 +125,10 @@ class _Writer:
             "projector": None,
             "classifier": None,
             "dense": None,
+            "num_labels": self.options.hidden_size if head.num_labels is None else head.num_labels,
+            "problem_type": head.problem_type,
+            "activation_fn": head.activation_fn,
         }
-        if head.dense and self.finding.spec.startswith("vllm"):
-            raise ExportError("BERT's dense layer can't be made without a model in a standalone test")
         for name, size, layer in (
             ("projector", head.embedding_size, projector),
             ("classifier", head.num_labels, classifier),
@@ -254,6 +257,23 @@ class _Writer:
             case "gap":
                 yield "metadata.pooling_cursor.first_token_indices_gpu[-1] += 1"
                 yield "metadata.pooling_cursor.last_token_indices_gpu[-1] += 1"
+
+
+def _refuse_what_takes_a_model(scenario: Scenario) -> None:
+    """Turn away what vLLM makes from a model or its config alone.
+
+    Raises:
+        ExportError: the scenario has one of them.
+    """
+    head = scenario.options.head
+    for there, what in (
+        (head.dense, "BERT's dense layer"),
+        (head.names_an_activation, "the activation that a model's config asks for"),
+        (any(request.task == DENSE_AND_SPARSE for request in scenario.requests), "BGE-M3's pooler"),
+        (any(request.chunk_size is not None for request in scenario.requests), "late chunking"),
+    ):
+        if there:
+            raise ExportError(f"{what} can't be made without a model in a standalone test")
 
 
 def _until(finding: Finding) -> Scenario:

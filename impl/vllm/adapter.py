@@ -26,6 +26,7 @@ def api(library: Library) -> Any:
     return SimpleNamespace(
         PoolingParams=params_class(library["PoolingParams"]),
         LateInteractionParams=library["LateInteractionParams"] if library.has("LateInteractionParams") else None,
+        LateChunkingParams=library["LateChunkingParams"] if library.has("LateChunkingParams") else None,
         # Until 0.12 nothing was kept between steps.
         PoolingStates=library["PoolingStates"] if library.has("PoolingStates") else newest.PoolingStates,
         PoolingMetadata=_metadata(library["PoolingMetadata"], library["PoolingCursor"]),

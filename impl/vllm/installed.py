@@ -1,23 +1,27 @@
 """The vLLM that is installed here, or lies in a directory, imported whole: a library of its classes.
 
-Nothing of it is replaced. What it imports in turn must be installed.
+Nothing of it is replaced but a model: its config, and the reading of a projector from its files. What vLLM imports
+in turn must be installed.
 """
 
+import copy
 import importlib
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from impl.config import PoolerConfig, SubjectError
 from impl.vllm.loader import Library, package_in
+from impl.vllm.model import model_config
 
 _put_first: list[Path] = []
 """The vllm package outside the environment that was put before its own, if any: one a process."""
@@ -64,7 +68,14 @@ class Installed(Library):
         """See `Library.config`."""
         from vllm.config import set_current_vllm_config
 
-        with set_current_vllm_config(_vllm_config(config.enable_chunked_prefill, config.async_scheduling)):
+        made = copy.copy(_vllm_config(config.enable_chunked_prefill, config.async_scheduling))
+        made.model_config = model_config(config)
+        with ExitStack() as stack:
+            stack.enter_context(set_current_vllm_config(made))
+            for name in ("SequencePooler", "TokenPooler"):
+                module = self.load(str(self.sources.where(name)))
+                # It reads the projector from a model's files; the model is the scenario's head.
+                stack.enter_context(patch.object(module, "_load_st_projector", lambda model: model.projector))
             yield
 
 

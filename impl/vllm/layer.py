@@ -4,10 +4,9 @@ Two ways of building, for the two shapes that the layer has had; within each, wh
 to release is read off the signatures.
 """
 
+import sys
 from abc import ABC, abstractmethod
-from functools import cached_property
 from inspect import signature
-from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from impl.config import Lack, Level, PoolerConfig, PoolFn, SubjectError
 from impl.vllm.adapter import api
 from impl.vllm.loader import Library
+from impl.vllm.model import model_config, pooler_config
 from oracle.metadata import RowsConvention
 
 METHODS: Final = {"ALL": "AllPool", "STEP": "StepPool", "CLS": "CLSPool", "LAST": "LastPool", "MEAN": "MeanPool"}
@@ -102,41 +102,28 @@ class Package(Layer):
     def by_task(self, config: PoolerConfig) -> dict[str, Any]:
         """See `Layer.by_task`."""
         library, head = self.library, config.head
-        tok_pooler, seq_pooler = library["TokenPooler"], library["SequencePooler"]
-        tok_method, seq_method = self.method(config.tok_pooling_type), self.method(config.seq_pooling_type)
-        embed = {
-            "projector": head.projector,
-            "head_dtype": head.head_dtype,
-            "activation": library["PoolerNormalize"](),
-        }
-        classify = {
-            "classifier": head.classifier,
-            "head_dtype": head.head_dtype,
-            "activation": _dynamic(library["PoolerClassify"]),
-            **({"logit_mean": head.logit_mean, "logit_sigma": head.logit_sigma} if self._has_sigma else
-               {"logit_bias": head.logit_mean}),
-        }  # fmt: skip
-        return {
-            "token_embed": self._filter(tok_pooler(tok_method, library["TokenEmbeddingPoolerHead"](**embed)), config),
-            "token_classify": self._filter(
-                tok_pooler(tok_method, library["TokenClassifierPoolerHead"](**classify)), config
-            ),
-            "embed": seq_pooler(seq_method, library["EmbeddingPoolerHead"](**embed)),
-            "classify": seq_pooler(
-                seq_method if head.dense is None else self._dense_pooler(config),
-                library["ClassifierPoolerHead"](**classify),
-            ),
-        }
+        dispatcher, settings = library["DispatchPooler"], pooler_config(config, "")
+        poolers: dict[str, Any] = dict(dispatcher.for_embedding(settings).poolers_by_task)
+        poolers |= dispatcher.for_seq_cls(
+            settings,
+            pooling=None if head.dense is None else self._dense_pooler(config),
+            classifier=head.classifier,
+        ).poolers_by_task
+        # Until 0.18 scores had a task of their own, which only differed in its activation.
+        poolers.pop("score", None)
+        if not isinstance(poolers["token_classify"].pooling, library[METHODS[config.tok_pooling_type]]):
+            # Until 0.29 for_seq_cls took ALL whatever the config; models that pool by steps made theirs so.
+            made = self._module("TokenPooler").pooler_for_token_classify
+            poolers["token_classify"] = made(settings, classifier=head.classifier)
+        for task in ("token_embed", "token_classify"):
+            poolers[task] = self._filter(poolers[task], config)
+        if library.has("BgeM3Pooler"):
+            poolers["embed&token_classify"] = library["BgeM3Pooler"](poolers["token_classify"], poolers["embed"])
+        return poolers
 
     def _dense_pooler(self, config: PoolerConfig) -> Any:
         """BERT's pooler, the pooling in front of its classifier, with the scenario's weights loaded."""
-        model_config = SimpleNamespace(
-            head_dtype=config.head.head_dtype,
-            pooler_config=SimpleNamespace(seq_pooling_type=config.seq_pooling_type),
-            # The weights, which are loaded below, know how wide they are.
-            hf_config=SimpleNamespace(hidden_size=1),
-        )
-        pooler = self.library.excerpt("BertPooler")(model_config)
+        pooler = self.library.excerpt("BertPooler")(model_config(config))
         pooler.dense = _Loaded(config.head.dense)
         return pooler
 
@@ -144,8 +131,16 @@ class Package(Layer):
         """See `Layer.lacks`."""
         # The filter asserts that no prompt is cut; its models are encoders, whose prompts engines never cut.
         found: set[Lack] = {"chunked-bos-eos-filter"}
-        if not self._has_sigma:
+        # Until 0.19 there was a bias, which is the mean by another name, and no sigma.
+        if "logit_sigma" not in signature(self.library["ClassifierPoolerHead"]).parameters:
             found.add("logit-sigma")
+        if not hasattr(self._module("PoolerActivation"), "get_act_fn"):
+            # Until 0.18 what a cross-encoder names was for the task of scores.
+            found.add("named-activation")
+        if not self.library.has("LateChunkingParams"):
+            found.add("late-chunking")
+        if not self.library.has("BgeM3Pooler"):
+            found.add("dense-and-sparse")
         if not self.library.has("BOSEOSFilter"):
             found.add("bos-eos-filter")
         if self.library.excerpt("BertPooler") is None:
@@ -154,10 +149,9 @@ class Package(Layer):
             found.add("late-interaction")
         return frozenset(found)
 
-    @cached_property
-    def _has_sigma(self) -> bool:
-        # Until 0.19 there was a bias, which is the mean by another name, and no sigma.
-        return "logit_sigma" in signature(self.library["ClassifierPoolerHead"]).parameters
+    def _module(self, name: str) -> Any:
+        """The module that defines a class."""
+        return sys.modules[self.library[name].__module__]
 
     def _filter(self, pooler: Any, config: PoolerConfig) -> Any:
         if config.bos_token_id is None and config.eos_token_id is None:
@@ -184,26 +178,32 @@ class SingleFile(Layer):
     def method(self, pooling_type: str) -> PoolFn:
         """See `Layer.method`."""
         if pooling_type == "STEP":
-            method: PoolFn = self._step_pooler(None).extract_states
+            step_pooler = self.library["StepPooler"]
+            without_head = {"head": None} if "head" in signature(step_pooler).parameters else {}
+            method: PoolFn = step_pooler(**without_head).extract_states
         else:
             method = self.library[METHODS[pooling_type]]()
         return method
 
     def by_task(self, config: PoolerConfig) -> dict[str, Any]:
         """See `Layer.by_task`."""
-        library = self.library
-        method = self.method(config.seq_pooling_type)
-        classify = library["ClassifierPooler"](
-            method, config.head.classifier, act_fn=_dynamic(library["PoolerClassify"])
-        )
-        poolers = {"embed": library["SimplePooler"](method, library["EmbeddingPoolerHead"]()), "classify": classify}
-        if not library.has("AllPooler"):
-            return poolers | {"encode": self._encoder(config)}
-        token = library["AllPooler"] if config.tok_pooling_type == "ALL" else self._step_pooler
-        token_classify = library["TokenClassifierPoolerHead"](classifier=config.head.classifier)
+        factory, classifier = self.library["Pooler"], self.library["ClassifierPooler"]
+        by_sequence = pooler_config(config, config.seq_pooling_type)
+        by_token = pooler_config(config, config.tok_pooling_type)
+        poolers = {
+            "embed": factory.for_embed(by_sequence),
+            "classify": classifier(
+                self.method(config.seq_pooling_type),
+                config.head.classifier,
+                act_fn=classifier.act_fn_for_seq_cls(model_config(config)),
+            ),
+        }
+        if hasattr(factory, "for_encode"):
+            # Before 0.11.1 there was one token task, with a softmax for all of its head.
+            return poolers | {"encode": factory.for_encode(by_token)}
         return poolers | {
-            "token_embed": token(library["TokenEmbeddingPoolerHead"]()),
-            "token_classify": token(token_classify),
+            "token_embed": factory.for_token_embed(by_token),
+            "token_classify": factory.for_token_classify(by_token, classifier=config.head.classifier),
         }
 
     def lacks(self) -> frozenset[Lack]:
@@ -212,7 +212,7 @@ class SingleFile(Layer):
         # BERT's dense layer ran in the model's dtype whatever that of the head, and for CLS alone.
         found: set[Lack] = {
             "async-scheduling", "logit-sigma", "open-head-dtype", "chunked-bos-eos-filter", "bos-eos-filter",
-            "dense-head", "late-interaction",
+            "dense-head", "late-interaction", "named-activation", "late-chunking", "dense-and-sparse",
         }  # fmt: skip
         if not self.library.has("PoolingStates"):
             found.add("chunked-token-tasks")
@@ -220,22 +220,7 @@ class SingleFile(Layer):
             found.add("token-heads")
         return frozenset(found)
 
-    def _encoder(self, config: PoolerConfig) -> Any:
-        """Before 0.11.1 there was one token task, with a softmax for all of its head."""
-        if config.tok_pooling_type == "STEP":
-            return self._step_pooler(None)
-        return self.library["SimplePooler"](self.method("ALL"), self.library["RewardPoolerHead"]())
-
-    def _step_pooler(self, head: Any) -> Any:
-        step_pooler = self.library["StepPooler"]
-        return step_pooler(head) if "head" in signature(step_pooler).parameters else step_pooler()
-
 
 def layer(library: Library) -> Layer:
     """The layer of a release, of whichever shape."""
     return SingleFile(library) if library.has("SimplePooler") else Package(library)
-
-
-def _dynamic(classify: Any) -> Any:
-    """The activation that tells softmax from sigmoid by the width of the logits."""
-    return classify(static_num_labels=False) if "static_num_labels" in signature(classify).parameters else classify()

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from impl.config import PoolerConfig, SubjectError
+from impl.vllm.model import model_config
 
 _POOLING: Final = re.compile(
     r"vllm\.(?!entrypoints\.|model_executor\.models\.)(.+\.)?(pool(er|ing)?(_\w+)?(\..+)?|tasks|exceptions)"
@@ -60,17 +61,10 @@ _configs: list[Any] = []
 @contextmanager
 def current_config(config: PoolerConfig) -> Iterator[None]:
     """Poolers made in this context see `config` where a `VllmConfig` would be: as far as they read it."""
-    head = config.head
-    model_config = SimpleNamespace(
-        head_dtype=head.head_dtype,
-        projector=head.projector,
-        hf_config=SimpleNamespace(),
-        pooler_config=SimpleNamespace(logit_bias=head.logit_mean),
-    )
     scheduler_config = SimpleNamespace(
         enable_chunked_prefill=config.enable_chunked_prefill, async_scheduling=config.async_scheduling
     )
-    _configs.append(SimpleNamespace(model_config=model_config, scheduler_config=scheduler_config))
+    _configs.append(SimpleNamespace(model_config=model_config(config), scheduler_config=scheduler_config))
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import normalize
 
 from impl.config import HeadConfig, Outputs, PoolerConfig
+from impl.pooler import finish
 from oracle.metadata import PoolingParams
 from tests.zoo.joints import Layer, head_of
 from tests.zoo.register import bad_layer
@@ -42,9 +43,7 @@ class Apart(Layer):
         return (logits - self.mean) / self.sigma
 
     def activated(self, logits: torch.Tensor, params: PoolingParams) -> torch.Tensor:
-        if not params.use_activation:
-            return logits
-        return logits.softmax(dim=-1) if logits.shape[-1] > 1 else logits.sigmoid()
+        return finish("classify", logits, params, self.head)
 
 
 @bad_layer("row-count")
@@ -149,6 +148,53 @@ class SoftmaxTwice(Apart):
 
     def activated(self, logits: torch.Tensor, params: PoolingParams) -> torch.Tensor:
         return super().activated(super().activated(logits, params), params)
+
+
+@bad_layer("values", parts=("models-activation",))
+class ProblemTypeIgnored(Layer):
+    """Scores of a regression and labels that don't exclude each other go through a softmax like all others."""
+
+    def __init__(self, config: PoolerConfig) -> None:
+        super().__init__(config)
+        self.head = replace(self.head, problem_type=None)
+
+
+@bad_layer("values", parts=("models-activation",))
+class ProblemTypeOfSequencesAlone(Layer):
+    """The activation was looked up where classify is made, and token_classify kept the default."""
+
+    def one(self, task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        head = replace(self.head, problem_type=None, activation_fn=None) if task == "token_classify" else self.head
+        return head_of(task, rows, params, head)
+
+
+@bad_layer("values", parts=("models-activation",))
+class SigmoidTakenForLabels(Layer):
+    """A named sigmoid is taken for whatever suits the number of labels, which for several is a softmax."""
+
+    def __init__(self, config: PoolerConfig) -> None:
+        super().__init__(config)
+        if self.head.activation_fn == "Sigmoid":
+            self.head = replace(self.head, activation_fn=None)
+
+
+@bad_layer("values", parts=("models-activation",))
+class SoftmaxOfOneLabel(Apart):
+    """A single label is asked of a softmax, and is certain whatever its logit."""
+
+    def activated(self, logits: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        single = self.head.problem_type == "single_label_classification"
+        return logits.softmax(dim=-1) if single and params.use_activation else super().activated(logits, params)
+
+
+@bad_layer("values", parts=("models-activation",))
+class NamedBeforeTheProblem(Layer):
+    """The module that a cross-encoder names is looked up first, whatever the problem type."""
+
+    def __init__(self, config: PoolerConfig) -> None:
+        super().__init__(config)
+        if self.head.activation_fn is not None:
+            self.head = replace(self.head, problem_type=None)
 
 
 @bad_layer("values", serves=("ALL",))

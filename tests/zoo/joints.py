@@ -4,6 +4,7 @@ A member overrides one joint. That these bases are right is a test of its own.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from impl.config import HeadConfig, Outputs, PoolerConfig
 from impl.hostsplit import HostSplit
 from impl.methods import Methods, scheduled_counts
-from impl.pooler import TOKEN_TASKS, Pooler, apply_head
+from impl.pooler import DENSE_AND_SPARSE, TOKEN_TASKS, Pooler, apply_head, joined
 from impl.special import without_special_tokens
 from oracle.metadata import PoolingCursor, PoolingMetadata, PoolingParams, PoolingStates, task_groups
 
@@ -149,7 +150,7 @@ class Layer(Pooler):
 
 
 class Filtering(Layer):
-    """A layer with the filter of BOS and EOS behind its heads."""
+    """A layer with the filter of BOS and EOS behind its heads, and with BGE-M3's task."""
 
     @property
     def special_token_ids(self) -> tuple[int | None, int | None]:
@@ -158,18 +159,49 @@ class Filtering(Layer):
     def serve(self, hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Any:
         outputs: list[torch.Tensor | None] = []
         for task, rows, group in task_groups(hidden_states, metadata, self.rows):
-            results = self.heads(task, self.pool(task, rows, group), group.pooling_params)
-            if task in TOKEN_TASKS and self.special_token_ids != (None, None):
-                each = zip(results, self.token_ids(group), strict=True)
-                results = [None if result is None else self.one_filtered(result, ids) for result, ids in each]
-            outputs.extend(results)
+            outputs.extend(
+                self.dense_and_sparse(rows, group) if task == DENSE_AND_SPARSE else self.results(task, rows, group)
+            )
         return outputs
+
+    def results(self, task: str, rows: torch.Tensor, group: PoolingMetadata) -> Outputs:
+        results = self.heads(task, self.pool(task, rows, group), group.pooling_params)
+        if task not in TOKEN_TASKS or self.special_token_ids == (None, None):
+            return results
+        each = zip(results, self.token_ids(group), group.pooling_params, strict=True)
+        return [
+            result if result is None or self.spared(params) else self.one_filtered(result, ids)
+            for result, ids, params in each
+        ]
+
+    def dense_and_sparse(self, rows: torch.Tensor, group: PoolingMetadata) -> Outputs:
+        return self.joined(self.results("embed", rows, group), self.results("token_classify", rows, group))
+
+    def joined(self, vectors: Outputs, scores: Outputs) -> Outputs:
+        return joined(vectors, scores)
+
+    def spared(self, params: PoolingParams) -> bool:
+        return params.late_chunking_params is not None
 
     def token_ids(self, group: PoolingMetadata) -> Sequence[torch.Tensor]:
         return group.get_prompt_token_ids_cpu()
 
     def one_filtered(self, rows: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
         return without_special_tokens(rows, token_ids, *self.special_token_ids)
+
+
+class Chunking(Layer):
+    """A layer whose late chunking stands apart."""
+
+    def one(self, task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        if params.late_chunking_params is None:
+            return super().one(task, rows, params)
+        means = self.means(rows, params.late_chunking_params.chunk_size)
+        means = means.to(rows.dtype) if self.head.head_dtype is None else means
+        return head_of(task, means, replace(params, late_chunking_params=None), self.head)
+
+    def means(self, rows: torch.Tensor, size: int) -> torch.Tensor:
+        return torch.stack([chunk.mean(dim=0, dtype=torch.float32) for chunk in torch.split(rows, size)])
 
 
 def head_of(task: str, rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:

@@ -1,12 +1,15 @@
-"""Right heads under a filter of BOS and EOS that does something else."""
+"""Right heads under a filter of BOS and EOS, late chunking or BGE-M3's task that does something else."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
+from torch.nn.functional import normalize
 
-from impl.special import without_special_tokens
-from oracle.metadata import PoolingMetadata
-from tests.zoo.joints import Filtering
+from impl.config import Outputs
+from impl.special import chunk_means, without_special_tokens
+from oracle.metadata import PoolingMetadata, PoolingParams
+from tests.zoo.joints import Chunking, Filtering, Layer
 from tests.zoo.register import bad_layer
 
 
@@ -70,3 +73,100 @@ class KeepsTheScoresAxis(Filtering):
 
     def one_filtered(self, rows: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
         return super().one_filtered(rows, token_ids).reshape(-1, rows.shape[-1])
+
+
+@bad_layer("values", serves=("ALL",), parts=("late-chunking",))
+class DividesByTheChunkSize(Chunking):
+    """Sums are divided by the size asked for, which the last chunk may not have."""
+
+    def means(self, rows: torch.Tensor, size: int) -> torch.Tensor:
+        return torch.stack([chunk.sum(dim=0, dtype=torch.float32) / size for chunk in torch.split(rows, size)])
+
+
+@bad_layer("row-count", serves=("ALL",), parts=("late-chunking",))
+class DropsWhatIsLeft(Chunking):
+    """A reshape to whole chunks leaves the rest of the prompt out."""
+
+    def means(self, rows: torch.Tensor, size: int) -> torch.Tensor:
+        size = min(size, len(rows))
+        whole = rows[: len(rows) // size * size]
+        return whole.reshape(-1, size, rows.shape[-1]).mean(dim=1, dtype=torch.float32)
+
+
+@bad_layer("values", serves=("ALL",), parts=("late-chunking",))
+class AveragesInTheModelsDtype(Chunking):
+    """The sum is taken in the rows' own dtype, which has no digits for it."""
+
+    def means(self, rows: torch.Tensor, size: int) -> torch.Tensor:
+        totals = []
+        for chunk in torch.split(rows, size):
+            total = torch.zeros_like(chunk[0])
+            for row in chunk:
+                total = total + row
+            totals.append((total / len(chunk)).float())
+        return torch.stack(totals)
+
+
+@bad_layer("values", serves=("ALL",), parts=("late-chunking",))
+class ChunksAfterTheHead(Layer):
+    """Tokens are normalised first, and the means of unit vectors are none."""
+
+    def one(self, task: str, rows: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        if params.late_chunking_params is None:
+            return super().one(task, rows, params)
+        made = super().one(task, rows, replace(params, late_chunking_params=None))
+        return chunk_means(made, params.late_chunking_params.chunk_size).to(made.dtype)
+
+
+@bad_layer("row-count", serves=("ALL",), parts=("late-chunking",))
+class ChunkSizeOfTheFirst(Layer):
+    """The size of the chunks is read once a batch."""
+
+    def heads(self, task: str, pooled: Outputs, params: list[PoolingParams]) -> Sequence[torch.Tensor | None]:
+        first = params[0].late_chunking_params
+        return super().heads(task, pooled, [replace(own, late_chunking_params=first) for own in params])
+
+
+@bad_layer("row-count", serves=("ALL",), parts=("late-chunking", "bos-eos-filter"))
+class FiltersChunksToo(Filtering):
+    """The filter takes the first and last chunk for the rows of BOS and EOS."""
+
+    def spared(self, params: PoolingParams) -> bool:
+        return False
+
+
+@bad_layer("values", serves=("ALL", "LAST"), parts=("dense-and-sparse",))
+class SparseFirst(Filtering):
+    """Scores and vector are joined the other way round."""
+
+    def joined(self, vectors: Outputs, scores: Outputs) -> Outputs:
+        return super().joined(scores, vectors)
+
+
+@bad_layer("row-count", serves=("ALL", "LAST"), parts=("dense-and-sparse", "bos-eos-filter"))
+class SparseUnfiltered(Filtering):
+    """The filter was put in front of token_classify alone, not of the task that has it inside."""
+
+    def dense_and_sparse(self, rows: torch.Tensor, group: PoolingMetadata) -> Outputs:
+        vectors = self.heads("embed", self.pool("embed", rows, group), group.pooling_params)
+        scores = self.heads("token_classify", self.pool("token_classify", rows, group), group.pooling_params)
+        return self.joined(vectors, scores)
+
+
+@bad_layer("values", serves=("ALL", "LAST"), parts=("dense-and-sparse",))
+class NormalizesAllOfIt(Filtering):
+    """The result is taken for an embedding, and scores are scaled with the vector."""
+
+    def dense_and_sparse(self, rows: torch.Tensor, group: PoolingMetadata) -> Outputs:
+        results = super().dense_and_sparse(rows, group)
+        each = zip(results, group.pooling_params, strict=True)
+        return [normalize(row, dim=-1) if own.use_activation and row is not None else row for row, own in each]
+
+
+@bad_layer("values", serves=("ALL", "LAST"), parts=("dense-and-sparse",))
+class ScoresOfTheNeighbour(Filtering):
+    """The two lists of results are zipped in different orders."""
+
+    def joined(self, vectors: Outputs, scores: Outputs) -> Outputs:
+        widths = [None if row is None else row.numel() for row in scores]
+        return super().joined(vectors, list(reversed(scores)) if widths == widths[::-1] else scores)
