@@ -83,7 +83,9 @@ def _check(campaign: Campaign, subject: Subject, fixed: Sequence[Scenario]) -> N
             campaign.tell("small scopes")
         what = " and ".join(mix.pooling_types)
         what += " behind a filter of BOS and EOS" * (mix.p_filter > 0) + " behind a dense layer" * (mix.p_dense > 0)
-        what += " with late interaction" * (mix.p_late > 0)
+        what += " with late interaction" * (mix.p_late > 0) + " with late chunking" * (mix.p_late_chunking > 0)
+        what += " under each activation that a model may name" * (mix.p_models_activation > 0)
+        what += " with BGE-M3's task" * (mix.p_dense_and_sparse > 0)
         campaign.report.notes.append(f"{subject.name}: {what}, each of {counted:,} scenarios in a small scope")
     mix = for_subjects([subject], campaign.device.type == SIMULATED)
     for scenario in islice(scenarios(mix, FIXED_SEED), FIXED_SCENARIOS):
@@ -191,6 +193,16 @@ def part_scopes(subject: Subject) -> Iterator[Mix]:
         yield replace(scope, pooling_types=("LAST",), max_tokens=1, p_second_task=1, p_params=0.5, p_dense=1)
     if "ALL" in subject.supports and "late-interaction" not in subject.lacks:
         yield replace(scope, min_requests=3, max_requests=3, max_tokens=1, p_abort=0.5, p_pause=0, p_late=1)
+    if "models-activation" not in subject.lacks:
+        labels = replace(scope, hidden_sizes=(4, 1), max_requests=1, max_tokens=1, p_second_task=1)
+        for kind in ("ALL", "LAST"):
+            if kind in subject.supports:
+                yield replace(labels, pooling_types=(kind,), p_models_activation=1)
+    if "ALL" in subject.supports and "late-chunking" not in subject.lacks:
+        yield replace(scope, max_requests=1, max_tokens=4, p_whole=1, p_late_chunking=1)
+    if {"ALL", "LAST"} <= subject.supports and "dense-and-sparse" not in subject.lacks:
+        whole = replace(scope, pooling_types=("ALL", "LAST"), max_tokens=2, p_unchunked=1, p_whole=1, p_pause=0)
+        yield replace(whole, max_requests=1, p_mixed_tasks=0, p_filter=0.5, p_dense_and_sparse=1)
 
 
 def regressions() -> Iterator[Scenario]:
