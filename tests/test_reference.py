@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from oracle.approx import Approx
-from oracle.reference import apply_head, classifier, dense, pool, projector, without_special_tokens
+from oracle.reference import apply_head, classifier, dense, pool, projector, serve, without_special_tokens
 from oracle.scenario import Head, Options, PoolingType, Request
 
 ROWS = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 12.0]])
@@ -66,6 +66,77 @@ def test_heads_by_hand(task: str, fields: dict[str, Any], head: dict[str, Any], 
 def test_one_logit_takes_the_sigmoid() -> None:
     result = apply_head(torch.tensor([2.0]), request("classify"), Head(), seed=0)
     assert value(result) == pytest.approx([1 / (1 + math.exp(-2))])
+
+
+ONE_OF_TWO = [1 / (1 + math.exp(2)), 1 / (1 + math.exp(-2))]
+EACH = [1 / (1 + math.exp(-3)), 1 / (1 + math.exp(-5))]
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ({}, ONE_OF_TWO),
+        ({"problem_type": "single_label_classification"}, ONE_OF_TWO),
+        ({"problem_type": "multi_label_classification"}, EACH),
+        ({"problem_type": "regression"}, [3.0, 5.0]),
+        ({"activation_fn": "Identity"}, [3.0, 5.0]),
+        ({"activation_fn": "Sigmoid"}, EACH),
+        ({"activation_fn": "Softmax"}, ONE_OF_TWO),
+        ({"activation_fn": "Tanh"}, [math.tanh(3), math.tanh(5)]),
+        # The problem type is looked at first.
+        ({"problem_type": "regression", "activation_fn": "Sigmoid"}, [3.0, 5.0]),
+        ({"problem_type": "single_label_classification", "activation_fn": "Identity"}, ONE_OF_TWO),
+    ],
+)
+@pytest.mark.parametrize("task", ["classify", "token_classify"])
+def test_the_model_says_which_activation_its_logits_take(
+    task: str, head: dict[str, Any], expected: list[float]
+) -> None:
+    logits = torch.tensor([3.0, 5.0])
+    assert value(apply_head(logits, request(task), Head(**head), seed=0)) == pytest.approx(expected)
+    assert value(apply_head(logits, request(task, use_activation=False), Head(**head), seed=0)) == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("head", [{"problem_type": "single_label_classification"}, {"activation_fn": "Softmax"}])
+def test_one_logit_takes_the_sigmoid_where_several_take_the_softmax(head: dict[str, Any]) -> None:
+    result = apply_head(torch.tensor([2.0]), request("classify"), Head(**head), seed=0)
+    assert value(result) == pytest.approx([1 / (1 + math.exp(-2))])
+
+
+@pytest.mark.parametrize(
+    ("chunk_size", "expected"),
+    [(1, [[1, 2], [3, 4], [5, 12]]), (2, [[2, 3], [5, 12]]), (3, [[3, 6]]), (9, [[3, 6]])],
+)
+def test_late_chunking_averages_before_the_head(chunk_size: int, expected: list[Any]) -> None:
+    plain = request(chunk_size=chunk_size, use_activation=False)
+    assert value(apply_head(ROWS, plain, Head(), seed=0)) == expected
+    unit = apply_head(ROWS, request(chunk_size=chunk_size), Head(), seed=0)
+    assert [sum(x * x for x in row) for row in value(unit)] == pytest.approx([1] * len(expected))
+
+
+@pytest.mark.parametrize(("head_dtype", "due"), [(None, "bfloat16"), ("float32", "float32"), ("float16", "float16")])
+def test_chunks_have_the_dtype_of_the_head_or_else_of_the_tokens(head_dtype: Any, due: str) -> None:
+    rows = ROWS.to(torch.bfloat16)
+    assert apply_head(rows, request(chunk_size=2), Head(head_dtype=head_dtype), seed=0).dtype is getattr(torch, due)
+
+
+def test_chunks_are_no_special_tokens() -> None:
+    options = Options(level="pooler", bos_token_id=7, eos_token_id=9)
+    assert serve(ROWS, request(chunk_size=2), options).shape == (2, 2)
+    assert serve(ROWS, request(), options).shape == (1, 2)
+
+
+@pytest.mark.parametrize(("bos", "scores"), [(None, [1, 2, 3, 4, 5, 12]), (7, [3, 4, 5, 12])])
+def test_dense_and_sparse_is_a_vector_with_the_tokens_scores_behind_it(bos: int | None, scores: list[float]) -> None:
+    options = Options(level="pooler", enable_chunked_prefill=False, bos_token_id=bos)
+    plain = request("embed&token_classify", use_activation=False)
+    assert value(serve(ROWS, plain, options)) == [5, 12, *scores]
+
+
+def test_dense_and_sparse_has_the_dtype_that_holds_both() -> None:
+    options = Options(level="pooler", enable_chunked_prefill=False, seq_pooling_type="MEAN")
+    result = serve(ROWS.to(torch.bfloat16), request("embed&token_classify"), options)
+    assert result.dtype is torch.float32
 
 
 def test_head_dtype_is_the_dtype_of_the_result() -> None:

@@ -76,6 +76,8 @@ def test_json_keeps_a_step_on_one_line() -> None:
         ("steps.1.aborted", ["a"], "request 'a' has already left - at `$.steps[1].scheduled[0]`"),
         ("steps.1.preempted", ["b"], "request 'b' has already left - at `$.steps[1].preempted`"),
         ("steps.1.empty_group_at", 2, "the batch has only 1 requests - at `$.steps[1].empty_group_at`"),
+        ("requests.0.chunk_size", 2, "late chunking is for level `pooler` and under ALL only"),
+        ("requests.0.task", "embed&token_classify", "under ALL and without chunked prefill - at `$.requests[0].task`"),
         ("options.enable_chunked_prefill", False, "but chunked prefill is off - at `$.steps[0].scheduled[0]`"),
         ("options.dtype", "int8", "Invalid enum value 'int8' - at `$.options.dtype`"),
         ("options.hidden_size", 0, ">= 1 - at `$.options.hidden_size`"),
