@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from fuzz.world import World
-from impl.config import Subject
+from impl.config import Subject, SyncBudget
 from oracle import contracts
 from oracle.device.record import Record
+from oracle.scenario import DENSE_AND_SPARSE, Request
 
 
 class Waits:
@@ -29,7 +30,16 @@ class Waits:
             return self.subject.sync_budget(pooling_type).allowed(len(names))
         requests = self.world.requests
         groups = [list(group) for _, group in groupby(names, key=lambda name: requests[name].task)]
-        return sum(self.subject.sync_budget(self.world.pooling_types[group[0]]).allowed(len(group)) for group in groups)
+        return sum(
+            budget.allowed(len(group)) for group in groups for budget in self._budgets(self.world.requests[group[0]])
+        )
+
+    def _budgets(self, request: Request) -> list[SyncBudget]:
+        """Those of the methods that the request's task calls: one, or two for BGE-M3's."""
+        kinds = [self.world.scenario.pooling_type(request)]
+        if request.task == DENSE_AND_SPARSE:
+            kinds.append(self.world.scenario.options.tok_pooling_type)
+        return [self.subject.sync_budget(kind) for kind in kinds]
 
     def keep(
         self, record: Record, names: Sequence[str], computed: dict[str, int], computed_before: dict[str, int]
@@ -47,7 +57,7 @@ class Waits:
     def growth(self) -> str | None:
         """What is wrong if calls that differ in batch size alone wait ever more often, or None."""
         for (request, _, _), by_size in self._alike.items():
-            declared = self.subject.sync_budget(self.world.scenario.pooling_type(request)).per_request
+            declared = sum(budget.per_request for budget in self._budgets(request))
             broken = contracts.waits_do_not_grow(by_size, declared)
             if broken:
                 return broken
