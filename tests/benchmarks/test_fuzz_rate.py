@@ -84,7 +84,7 @@ def test_seeded_draw_against_hypothesis(benchmark: BenchmarkFixture, capsys: pyt
         rounds.append((*measured(with_seeds, first_seed), *measured(with_hypothesis, first_seed)))
 
     with torch.inference_mode():
-        benchmark.pedantic(both, rounds=ROUNDS)  # type: ignore[no-untyped-call]
+        benchmark.pedantic(both, rounds=ROUNDS)
     report = [f"the seeded draw beside Hypothesis, medians of {len(rounds)} alternating rounds:"]
     # A scenario may hold little or much, so the results compared are told too.
     for place, what in enumerate(("scenarios", "results")):
