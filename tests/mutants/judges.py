@@ -52,7 +52,7 @@ def check(module: str) -> str:
 def _made_of(module: str) -> Sequence[Any]:
     from impl.builtin import BUILTIN
 
-    own = BUILTIN.get(Path(module).stem)
+    own = BUILTIN.get(Path(module).stem.removesuffix("_pooler"))
     return [own] if own else list(BUILTIN.values())
 
 
