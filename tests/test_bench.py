@@ -278,7 +278,9 @@ def test_what_was_measured_can_be_looked_at_and_compared_later(tmp_path: Path) -
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert [path.name for path in pictures.iterdir()] == ["all-short.svg"]  # one size of CLS is no curve
-    words = {node.text for node in ElementTree.parse(pictures / "all-short.svg").iter("{http://www.w3.org/2000/svg}text")}
+    words = {
+        node.text for node in ElementTree.parse(pictures / "all-short.svg").iter("{http://www.w3.org/2000/svg}text")
+    }
     assert {"all-short", "sliced", "packed", "limit", "1", "8"} <= words
     text = page.read_text()
     assert text.count("<svg") == 1
