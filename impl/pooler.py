@@ -77,17 +77,14 @@ def apply_head(
     task: str, pooled: Outputs, params: Sequence[PoolingParams], head: HeadConfig
 ) -> list[torch.Tensor | None]:
     """Each request's pooled rows through the head of its task; None stays None."""
-    return [
-        None
-        if rows is None
-        else finish(
-            task,
-            learned(task, rows if own.late_chunking_params is None else chunked(rows, own, head), head),
-            own,
-            head,
-        )
-        for rows, own in zip(pooled, params, strict=True)
-    ]
+    results: list[torch.Tensor | None] = []
+    for rows, own in zip(pooled, params, strict=True):
+        if rows is not None:
+            if own.late_chunking_params is not None:
+                rows = chunked(rows, own, head)
+            rows = finish(task, learned(task, rows, head), own, head)
+        results.append(rows)
+    return results
 
 
 def chunked(rows: torch.Tensor, params: PoolingParams, head: HeadConfig) -> torch.Tensor:
