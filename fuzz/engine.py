@@ -164,8 +164,13 @@ class EngineRun:
             problem = None
             if prompt_len != request.prompt_len:
                 problem = f"request {span.name} has prompt length {prompt_len}, but should have {request.prompt_len}"
-            elif any(getattr(params, name, None) != getattr(due, name, None) for name in PARAMS):
-                problem = f"request {span.name} has pooling params {params}, but should have {due}"
+            else:
+                wrong = [name for name in PARAMS if getattr(params, name, None) != getattr(due, name, None)]
+                if wrong:
+                    has, should = (
+                        ", ".join(f"{name} {getattr(own, name, None)}" for name in wrong) for own in (params, due)
+                    )
+                    problem = f"request {span.name} is pooled with {has}, but should be with {should}"
             self._fall_if(contracts.batch_belongs_together([problem] if problem else []), "batch-belongs-together")
         self._given = call, hidden_states.clone(), copy.deepcopy(list(metadata.pooling_params))
 
@@ -213,7 +218,7 @@ class EngineRun:
             due, universe = self.world.expected(name), self.world.universe
             message = result is not None and contracts.wrong_result(due, result, universe.origin)
             if message:
-                told = f"request {name} {message}, after the engine handed it out"
+                told = f"after the engine handed it out, request {name} {message}"
                 raise Fallen(Verdict.VIOLATES, "values", told, blame=blamed(name, due, result, universe))
             self.comparisons += 1
         self._fall_if(contracts.nothing_left_behind(self.engine.leftovers()), "nothing-left-behind")

@@ -54,6 +54,11 @@ def as_pytest(finding: Finding) -> str:
     Raises:
         ExportError: it can't be told from outside the harness.
     """
+    if finding.scenario.traffic is not None:
+        raise ExportError(
+            "an engine is its scheduler, batch and runner, which a standalone test would have to set up at length; "
+            "`--as issue` tells the traffic, what the engine did in each step, and how to run it again"
+        )
     if finding.contract not in BY_OUTPUT | BY_CHECK:
         raise ExportError(
             f"{finding.contract} can't be told by a standalone test; those that can are "

@@ -44,6 +44,7 @@ def walk(told: Explanation) -> Iterator[str]:
             parts.append(f"{run.request} gets {counted(run.count, 'row')}{earlier} and {end}")
         if picture.padding:
             parts.append(f"{counted(picture.padding, 'row')} of padding follow")
+        parts += [f"{name} is answered" for name in picture.answered]
         if picture.falls:
             parts.append("here the contract is broken")
         yield "; ".join(parts) or "nobody is scheduled"
