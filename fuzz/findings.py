@@ -20,6 +20,7 @@ from fuzz.traced import TracedStep
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.config import Subject
+from impl.vllm.fetch import cache
 from oracle.scenario import Scenario, check_version, convert, dump_json, from_builtins, parse_json, to_builtins
 
 FILE_VERSION: Final = 1
@@ -200,8 +201,10 @@ def from_failure(
 
 
 def relative(place: str) -> str:
-    """File and line, the file relative to the working directory or to the installed packages if it lies below."""
+    """File and line, the file relative to the working directory, the installed packages or a fetched release."""
     path, colon, line = place.rpartition(":")
+    if Path(path).is_relative_to(cache()):
+        return f"{Path(*Path(path).relative_to(cache()).parts[1:])}{colon}{line}"
     for root in (Path.cwd(), Path(sysconfig.get_path("purelib"))):
         if Path(path).is_relative_to(root):
             return f"{Path(path).relative_to(root)}{colon}{line}"

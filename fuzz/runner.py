@@ -165,7 +165,7 @@ class Run:
                 raise raised(error, may_reject=False) from error
             broken = contracts.refuses_impossible_params(name, refusal(request, self.options), refused)
             if broken:
-                place = _place_of_code(self.subject.verify)
+                place = _place_of_code(getattr(self.params[name], "verify", self.subject.verify))
                 raise Fallen(Verdict.VIOLATES, "refuses-impossible-params", broken, place)
             self.comparisons += 1
 
