@@ -29,7 +29,7 @@ def as_html(report: Report) -> str:
             }
             for one in told
         ],
-        mix=[(name, count / report.scenarios) for name, count in report.mix.most_common()] if report.scenarios else [],
+        mix=[(name, count / report.scenarios) for name, count in report.covered] if report.scenarios else [],
         rate=report.scenarios / report.elapsed_s if report.elapsed_s else 0.0,
     )
 
