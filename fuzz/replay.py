@@ -13,7 +13,7 @@ from fuzz.crew import Crew
 from fuzz.expendable import Limits
 from fuzz.features import features
 from fuzz.findings import Before, Failure, Finding, finding_from
-from fuzz.jobs import Workbench, follow
+from fuzz.jobs import Setup, follow
 from fuzz.mix import for_subjects
 from fuzz.start import runs_on
 from fuzz.trace import Trace, trace_from, trace_of, write
@@ -125,9 +125,9 @@ def _judgements(
     if before is not None:
         subjects = [subject if spec == subject.spec else load(spec, sync_budget) for spec in before.specs]
         seed = before.seed
-    bench = Workbench(subjects, device, for_subjects(subjects, device.type == SIMULATED), seed)
+    setup = Setup(subjects, device, for_subjects(subjects, device.type == SIMULATED), seed)
     spans = before.spans if before is not None else ()
-    with Crew(bench, 0, Limits()) as crew:
+    with Crew(setup, 0, Limits()) as crew:
         while True:
             yield crew.judgement(follow, spans, scenario, subjects.index(subject), -1)
 
