@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from fuzz.blame import blame, blamed
-from fuzz.runner import Fallen, raised
+from fuzz.fallen import Fallen, raised
 from fuzz.traced import traced
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, params_given, params_of

@@ -247,7 +247,7 @@ class _Writer:
         yield f"){cut}"
 
     def _malformed(self, call: TracedCall) -> Iterator[str]:
-        """The caller's mistake, where the call has room for it (as in `fuzz.runner.malform`)."""
+        """The caller's mistake, where the call has room for it (as in `fuzz.pooler_call.malform`)."""
         if len(call.names) < (2 if self.options.malformed == "gap" else 1):
             return
         match self.options.malformed:
