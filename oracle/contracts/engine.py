@@ -34,9 +34,8 @@ def finishes_once(name: str, results: Sequence[object]) -> str | None:
     """
     if len(results) == 1 and results[0] is not None:
         return None
-    told = ", ".join("nothing" if result is None else "a result" for result in results)
-    times = {0: "never", 1: "once"}.get(len(results), f"{len(results)} times")
-    return f"request {name} was answered {times}{f' ({told})' if told else ''}, but should be once, with a result"
+    told = ["nothing" if result is None else "a result" for result in results]
+    return f"request {name} was answered {len(results)} times ({', '.join(told) or 'never'}), but should be once"
 
 
 @declare("after")
