@@ -12,6 +12,7 @@ import pytest
 from docs.gallery.make import RELEASE, ROOMS, can_be_made
 from fuzz.explain import explain
 from fuzz.findings import Finding, read
+from impl.config import PoolerConfig
 from impl.vllm.fetch import release as fetched
 from impl.vllm.loader import Tree, package_in
 from impl.vllm.stubs import current_config
@@ -63,8 +64,7 @@ def config_module() -> ModuleType:
 
     @contextmanager
     def set_current_vllm_config(config: SimpleNamespace) -> Iterator[None]:
-        with current_config(SimpleNamespace(head=SimpleNamespace(head_dtype=None, projector=None, logit_mean=None),
-                                            **vars(config.scheduler_config))):  # type: ignore[arg-type]  # fmt: skip
+        with current_config(PoolerConfig(**vars(config.scheduler_config))):
             yield
 
     module = ModuleType("vllm.config")
