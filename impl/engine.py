@@ -76,6 +76,12 @@ class Engine(Protocol):
     def abort(self, name: str) -> None:
         """A request's client is gone."""
 
+    def release(self, query: str) -> None:
+        """The client of a query is gone, and so are all its documents (late interaction)."""
+
+    def kept(self) -> Any:
+        """The object whose attributes hold the rows of queries; one without tensors where there are none."""
+
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes, preempting who is running."""
 

@@ -15,6 +15,7 @@ from fuzz.world import World
 from impl.engine import EngineRequest, EngineStep, Span
 from oracle.scenario import Arrival, Options, Request, Scenario, Traffic, problems
 from tests.fake_engine import FakeEngine, engine_subject
+from tests.zoo.late import KeepsAView
 
 CPU = torch.device("cpu")
 
@@ -115,6 +116,37 @@ class EditsTheParams(FakeEngine):
         self.pooler = pool  # type: ignore[assignment]
 
 
+class LosesQueriesOnReset(FakeEngine):
+    """A reset clears every cache that there is."""
+
+    def reset_prefix_cache(self) -> None:
+        super().reset_prefix_cache()
+        self.scorer.release(list(self.scorer.rows))
+
+
+class CountsAPreemptedDocumentAsGone(FakeEngine):
+    """Its query is let go of with the last that is left, though that one comes back."""
+
+    def restart(self, name: str) -> None:
+        super().restart(name)
+        self.scorer.gone([name])
+
+
+class NobodyTellsOfAClientThatIsGone(FakeEngine):
+    """vllm#56617: documents that were never scheduled are not counted."""
+
+    def release(self, query: str) -> None:
+        """Until 0.31 there was no such call."""
+
+
+class KeepsQueriesInTheBuffer(FakeEngine):
+    """A query's rows are kept without a copy."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.scorer = KeepsAView()
+
+
 class Raises(FakeEngine):
     def reset_prefix_cache(self) -> None:
         raise KeyError("block 7")
@@ -134,6 +166,10 @@ class Raises(FakeEngine):
         (PoolsWithTheNeighboursParams, "batch-belongs-together"),
         (EditsTheParams, "inputs-unchanged"),
         (Raises, "accepts-valid-input"),
+        (LosesQueriesOnReset, "accepts-valid-input"),
+        (CountsAPreemptedDocumentAsGone, "accepts-valid-input"),
+        (NobodyTellsOfAClientThatIsGone, "query-is-let-go"),
+        (KeepsQueriesInTheBuffer, "values"),
     ],
 )
 def test_a_faulty_engine_is_caught_pinned_and_shrunk(engine: type[FakeEngine], contract: str) -> None:

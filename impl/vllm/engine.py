@@ -1,7 +1,7 @@
 """`vllm-v1` and `vllm-v2`: vLLM's own scheduler and runners, with the model's forward replaced.
 
 Real: `Scheduler` with its KV cache manager, `InputBatch`, the V1 runner's `_update_states` and `_pool`,
-the V2 `PoolingRunner`, `DispatchPooler` with its methods, all on a CPU. Stood in for:
+the V2 `PoolingRunner`, their `LateInteractionRunner`, `DispatchPooler` with its methods, all on a CPU. Stood in for:
 
 - the model: `forward` gives rows that say whose they are, so no layer is computed and no KV cache is filled;
 - V1 `_prepare_inputs`: the lengths and offsets that pooling reads are written as it writes them;
@@ -114,6 +114,8 @@ class _ObservedPooler(torch.nn.Module):
 class _Engine(ABC):
     """What both runners share: the scheduler and the requests."""
 
+    runner: Any
+
     def __init__(self, parts: Parts, config: PoolerConfig, engine_config: EngineConfig, observer: Observer) -> None:
         self.parts = parts
         self.engine_config = engine_config
@@ -178,6 +180,15 @@ class _Engine(ABC):
     def reset_prefix_cache(self) -> None:
         """See `Engine.reset_prefix_cache`."""
         accepting(self.scheduler.reset_prefix_cache)(reset_running_requests=True)
+
+    def release(self, query: str) -> None:
+        """See `Engine.release`; until 0.31 nobody was told that a client had gone."""
+        if hasattr(self.runner, "release_late_interaction_query_cache"):
+            self.runner.release_late_interaction_query_cache([query])
+
+    def kept(self) -> Any:
+        """See `Engine.kept`."""
+        return getattr(self.runner, "late_interaction_runner", {})
 
     def unfinished(self) -> Sequence[str]:
         """See `Engine.unfinished`."""
