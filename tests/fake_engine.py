@@ -101,7 +101,7 @@ class FakeEngine:
         for name, params in zip(names, metadata.pooling_params, strict=True):
             self.scorer.register(name, params)
         finished = [span.start + span.count == len(self.requests[span.name].prompt_token_ids) for span in spans]
-        return self.scorer.score(outputs, metadata.pooling_params, names, finished)
+        return list(self.scorer.score(outputs, metadata.pooling_params, names, finished))
 
     def answers(
         self, spans: Sequence[Span], outputs: Sequence[torch.Tensor | None]
