@@ -55,6 +55,8 @@ class EngineRun:
         self._given: tuple[Call, torch.Tensor, list[Any]] | None = None
         self._borrowed: Judgement | None = None
         """The first breach of ownership; the engine goes on with a new buffer each step."""
+        self._rewritten: Judgement | None = None
+        """The first time that an earlier step's output was changed; the engine goes on, as nobody reads it again."""
         options = world.scenario.options
         self._buffer = torch.full(
             (traffic.token_budget, options.hidden_size), STALE, dtype=world.universe.dtype, device=world.device
@@ -70,8 +72,9 @@ class EngineRun:
         """Take steps until every request has left, or one falls."""
         try:
             self._run()
-            if self._borrowed is not None:
-                return replace(self._borrowed, comparisons=self.comparisons)
+            noted = self._borrowed or self._rewritten
+            if noted is not None:
+                return replace(noted, comparisons=self.comparisons)
             return Judgement(Verdict.HOLDS, self.comparisons)
         except Fallen as fallen:
             return fallen.judgement(self.comparisons, self._number)
@@ -137,6 +140,10 @@ class EngineRun:
         self.trace.append(step)
         self._fall_if(contracts.batch_belongs_together(step.slot_problems), "batch-belongs-together")
         self._settle(step)
+        rewritten = contracts.step_output_is_a_snapshot(step.rewritten)
+        if rewritten and self._rewritten is None:
+            fallen = Fallen(Verdict.VIOLATES, "step-output-is-a-snapshot", rewritten)
+            self._rewritten = fallen.judgement(0, self._number)
         kept = len(tensors_in(self.engine.kept()))
         self._fall_if(contracts.query_is_let_go(kept, self._clients.kept(self._results)), "query-is-let-go")
         return step

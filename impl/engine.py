@@ -52,6 +52,8 @@ class EngineStep:
     """Fields of the batch that belong to another request than the one named there."""
     outputs: Mapping[str, Sequence[torch.Tensor | None]] = field(default_factory=dict)
     """Results handed out for a request in this step; once is right."""
+    rewritten: tuple[str, ...] = ()
+    """What the step before handed to the scheduler and this one has changed since, in words."""
 
 
 class Observer(Protocol):

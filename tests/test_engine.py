@@ -91,6 +91,20 @@ class MixesSlots(FakeEngine):
         return EngineStep(done.spans, done.preempted, (), problems, done.outputs)
 
 
+class HandsOutItsLiveBatch(FakeEngine):
+    """vllm#31584: the next step's requests stand where the last one's did."""
+
+    last: tuple[str, ...] = ()
+
+    def step(self) -> EngineStep:
+        done = super().step()
+        names = tuple(span.name for span in done.spans)
+        told = (f"a step's results were those of {self.last}, but became those of {names}",)
+        moved = bool(self.last) and names != self.last
+        self.last = names
+        return EngineStep(done.spans, done.preempted, rewritten=told * moved, outputs=done.outputs)
+
+
 class PoolsWithTheNeighboursParams(FakeEngine):
     def pool(self, spans: Sequence[Span]) -> Any:
         for span in spans[1:]:
@@ -163,6 +177,7 @@ class Raises(FakeEngine):
         (AnswersWithTheNeighboursRows, "values"),
         (LeavesStatesOfTheAborted, "nothing-left-behind"),
         (MixesSlots, "batch-belongs-together"),
+        (HandsOutItsLiveBatch, "step-output-is-a-snapshot"),
         (PoolsWithTheNeighboursParams, "batch-belongs-together"),
         (EditsTheParams, "inputs-unchanged"),
         (Raises, "accepts-valid-input"),

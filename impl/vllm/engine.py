@@ -210,8 +210,13 @@ class _Engine(ABC):
             spans=tuple(spans),
             preempted=tuple(sorted(self._preempted(scheduled, running))),
             resumed=tuple(sorted(_resumed(scheduled.scheduled_cached_reqs))),
+            rewritten=tuple(self._rewritten()),
             outputs=outputs,
         )
+
+    def _rewritten(self) -> Sequence[str]:
+        """What the step before handed to the scheduler and this one has changed since, in words."""
+        return ()
 
     def _preempted(self, scheduled: Any, ran_before: Sequence[str]) -> Sequence[str]:
         """Who lost its place; until 0.12 only the scheduler itself knew."""
@@ -282,10 +287,14 @@ class EngineV1(_Engine):
             num_blocks=self.engine_config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[]
         )
         self._counts = np.zeros(0, dtype=np.int32)
+        self._last: tuple[Any, list[str], dict[str, int]] | None = None
+        """What the step before handed out, and what it said then."""
+        self._told: list[str] = []
 
     def _compute(self, scheduled: Any) -> tuple[list[Span], Any, list[str]]:
         runner = self.runner
         runner._update_states(scheduled)
+        self._told = self._changes()
         batch = runner.input_batch
         names = list(batch.req_ids)
         if not names:
@@ -310,7 +319,24 @@ class EngineV1(_Engine):
             num_scheduled_tokens_np=counts,
             kv_connector_output=None,
         )
+        self._last = output, list(output.req_ids), dict(output.req_id_to_index)
         return spans, output, self._slot_problems(names)
+
+    def _rewritten(self) -> Sequence[str]:
+        """See `_Engine._rewritten`."""
+        return self._told
+
+    def _changes(self) -> list[str]:
+        if self._last is None:
+            return []
+        output, names, places = self._last
+        told = []
+        if list(output.req_ids) != names:
+            told.append(f"a step's results were those of {names}, but became those of {list(output.req_ids)}")
+        elif output.req_id_to_index != places:
+            told.append(f"a step's results were looked up by {places}, but then by {output.req_id_to_index}")
+        self._last = None
+        return told
 
     def seen(self, pooling_metadata: Any) -> Any:
         """See `_Engine.seen`."""
