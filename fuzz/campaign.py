@@ -105,6 +105,11 @@ class Report:
     """Whether a finding that the ledger has is no violation."""
 
     @property
+    def covered(self) -> list[tuple[str, int]]:
+        """Each feature with how many scenarios had it, the most frequent first, ties by name."""
+        return sorted(self.mix.items(), key=lambda entry: (-entry[1], entry[0]))
+
+    @property
     def unknown(self) -> list[Finding]:
         """The findings that the ledger doesn't have."""
         return [finding for finding in self.findings if not finding.known]

@@ -28,7 +28,7 @@ from fuzz.expendable import (
     wait_for,
 )
 from fuzz.findings import Span
-from fuzz.jobs import Played, Workbench, play, reloaded
+from fuzz.jobs import Played, Setup, play, reloaded
 from fuzz.verdict import Judgement, Verdict
 from oracle import contracts
 from oracle.scenario import Scenario
@@ -115,8 +115,8 @@ class _Worker:
 class Crew:
     """So many workers, and processes for a job of their own."""
 
-    def __init__(self, bench: Workbench, size: int, limits: Limits, first: int = 0) -> None:
-        self.limits = limits_on(bench.device, limits)
+    def __init__(self, setup: Setup, size: int, limits: Limits, first: int = 0) -> None:
+        self.limits = limits_on(setup.device, limits)
         self.next = first
         """The first scenario that has not been taken from here."""
         self.may_go_out = NO_END
@@ -126,12 +126,12 @@ class Crew:
         self.tick: Callable[[], None] = lambda: None
         """Called a few times a second, whatever is being waited for."""
         self.warnings: list[str] = []
-        self._bench = bench
-        self._context = context_for(bench.device)
-        self._make_bench: Callable[[], Workbench] = lambda: bench
-        if bench.device.type == "cuda":
-            specs = [(subject.spec, dict(subject.sync_budgets)) for subject in bench.subjects]
-            self._make_bench = partial(reloaded, specs, str(bench.device), bench.mix, bench.seed)
+        self._setup = setup
+        self._context = context_for(setup.device)
+        self._make_setup: Callable[[], Setup] = lambda: setup
+        if setup.device.type == "cuda":
+            specs = [(subject.spec, dict(subject.sync_budgets)) for subject in setup.subjects]
+            self._make_setup = partial(reloaded, specs, str(setup.device), setup.mix, setup.seed)
         self._made = 0
         self._workers = [_Worker(self._process()) for _ in range(size)]
         self._out = first
@@ -217,7 +217,7 @@ class Crew:
 
     def _process(self) -> Expendable:
         self._made += 1
-        return Expendable(self._context, self._make_bench, self.limits, self._made)
+        return Expendable(self._context, self._make_setup, self.limits, self._made)
 
     def _attend(self, others: Sequence[Expendable]) -> None:
         self.tick()
@@ -278,7 +278,7 @@ class Crew:
     def _bury(self, worker: _Worker, done: _Range, death: Death) -> None:
         """Note at which scenario a process died, and have the rest of its range done again."""
         index = min(max(death.index, done.first), done.stop - 1)
-        scenario = next(scenarios(self._bench.mix, self._bench.seed, index))
+        scenario = next(scenarios(self._setup.mix, self._setup.seed, index))
         self._died[index].append(Fell(index, death.position, scenario, self.judged(death), worker.past(index)))
         rest = (
             _Range(done.first, index),

@@ -13,9 +13,9 @@ from fuzz.crew import Crew, Outcome
 from fuzz.examine import Examiner
 from fuzz.expendable import Limits
 from fuzz.explain import counted
-from fuzz.jobs import Workbench
+from fuzz.jobs import Setup
 from fuzz.mix import Mix
-from fuzz.state import Keeper, State
+from fuzz.state import Keeper, State, alone_in
 from fuzz.verdict import Verdict
 
 MAX_HANGS: Final = 5
@@ -31,18 +31,19 @@ def _search(
     size: int, limits: Limits, state: State | None, campaign: Campaign, mix: Mix, seed: int, budget: Budget
 ) -> None:
     until_s = None if budget.max_time_s is None else time.monotonic() + budget.max_time_s
-    if state is not None:
-        state.restore(campaign)
-    keeper = Keeper(campaign, state.next if state else 0)
-    keeper.keep()
-    bench = Workbench(campaign.subjects, campaign.device, mix, seed)
-    try:
-        with Crew(bench, size, limits, keeper.next) as crew:
-            crew.until_s = until_s
-            crew.tick = campaign.tell
-            _work(campaign, crew, Examiner(crew, campaign.subjects, seed, campaign.shrink_time_s), keeper, budget)
-    finally:
+    setup = Setup(campaign.subjects, campaign.device, mix, seed)
+    with alone_in(campaign.findings.directory):
+        if state is not None:
+            state.restore(campaign)
+        keeper = Keeper(campaign, state.next if state else 0)
         keeper.keep()
+        try:
+            with Crew(setup, size, limits, keeper.next) as crew:
+                crew.until_s = until_s
+                crew.tick = campaign.tell
+                _work(campaign, crew, Examiner(crew, campaign.subjects, seed, campaign.shrink_time_s), keeper, budget)
+        finally:
+            keeper.keep()
 
 
 def _work(campaign: Campaign, crew: Crew, examiner: Examiner, keeper: Keeper, budget: Budget) -> None:
