@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from fuzz.blame import blame, blamed
+from fuzz.clients import Clients
 from fuzz.fallen import Fallen, raised
 from fuzz.traced import traced
 from fuzz.verdict import Judgement, Verdict
@@ -20,7 +21,7 @@ from fuzz.world import World, params_given, params_of
 from impl.config import Subject, SubjectError
 from impl.engine import Engine, EngineConfig, EngineRequest, EngineStep, Span
 from oracle import contracts
-from oracle.contracts import BEFORE, Call, Outcome, broken_after, first_broken
+from oracle.contracts import BEFORE, Call, Outcome, broken_after, first_broken, tensors_in
 from oracle.rows import STALE
 from oracle.scenario import Traffic
 
@@ -29,6 +30,7 @@ PATIENCE: Final = 4
 
 PARAMS: Final = (
     "task", "dimensions", "step_tag_id", "returned_token_ids", "use_activation", "normalize", "activation", "softmax",
+    "late_interaction_params",
 )  # fmt: skip
 """Pooling params that a request brings with it, by the names of all releases."""
 
@@ -48,11 +50,15 @@ class EngineRun:
         self._number = 0
         self._spans: Sequence[Span] = ()
         self._results: dict[str, list[torch.Tensor | None]] = {}
-        self._gone: set[str] = set()
-        self._pristine_params = {name: params_of(request, subject) for name, request in world.requests.items()}
+        self._clients = Clients(world)
+        self._pristine_params = {
+            name: params_of(request, subject, world.documents.get(name, ())) for name, request in world.requests.items()
+        }
         self._given: tuple[Call, torch.Tensor, list[Any]] | None = None
         self._borrowed: Judgement | None = None
         """The first breach of ownership; the engine goes on with a new buffer each step."""
+        self._rewritten: Judgement | None = None
+        """The first time that an earlier step's output was changed; the engine goes on, as nobody reads it again."""
         options = world.scenario.options
         self._buffer = torch.full(
             (traffic.token_budget, options.hidden_size), STALE, dtype=world.universe.dtype, device=world.device
@@ -71,8 +77,9 @@ class EngineRun:
     def _judged(self) -> Judgement:
         try:
             self._run()
-            if self._borrowed is not None:
-                return replace(self._borrowed, comparisons=self.comparisons)
+            noted = self._borrowed or self._rewritten
+            if noted is not None:
+                return replace(noted, comparisons=self.comparisons)
             return Judgement(Verdict.HOLDS, self.comparisons)
         except Fallen as fallen:
             if len(self.trace) == self._number:
@@ -93,11 +100,10 @@ class EngineRun:
             self._spans = ()
             self._deliver(number)
             step = self._step()
-            self._settle(step)
             idle = 0 if step.spans else idle + 1
             if number >= last_event:
                 waiting = self.engine.unfinished()
-                if not waiting and not step.spans:
+                if not waiting and not step.spans and not self._clients.to_come(self._results):
                     break
                 if idle >= PATIENCE:
                     self._fall_if(
@@ -118,17 +124,32 @@ class EngineRun:
         if number in self.traffic.cache_resets:
             self._guarded(self.engine.reset_prefix_cache)
         for request, arrival in zip(self.world.scenario.requests, self.traffic.arrivals, strict=True):
-            if arrival.at == number:
-                wanted = EngineRequest(request.name, request.prompt_token_ids, params_given(request), arrival.priority)
+            if self._clients.may_send(request, arrival, number, self._results):
+                self._clients.sent.add(request.name)
+                params = params_given(request, self.subject, self.world.documents.get(request.name, ()))
+                wanted = EngineRequest(request.name, request.prompt_token_ids, params, arrival.priority)
                 self._guarded(lambda wanted=wanted: self.engine.add(wanted))
             if arrival.abort_at == number and arrival.at <= number and request.name not in self._results:
-                self._gone.add(request.name)
-                self._guarded(lambda name=request.name: self.engine.abort(name))
+                self._leave(request.name)
+
+    def _leave(self, name: str) -> None:
+        going, query = self._clients.leave(name, self._results)
+        for own in going:
+            self._guarded(lambda own=own: self.engine.abort(own))
+        if query is not None:
+            self._guarded(lambda: self.engine.release(query))
 
     def _step(self) -> EngineStep:
         step: EngineStep = self._guarded(self.engine.step)
         self.trace.append(step)
         self._fall_if(contracts.batch_belongs_together(step.slot_problems), "batch-belongs-together")
+        self._settle(step)
+        rewritten = contracts.step_output_is_a_snapshot(step.rewritten)
+        if rewritten and self._rewritten is None:
+            fallen = Fallen(Verdict.VIOLATES, "step-output-is-a-snapshot", rewritten)
+            self._rewritten = fallen.judgement(0, self._number)
+        kept = len(tensors_in(self.engine.kept()))
+        self._fall_if(contracts.query_is_let_go(kept, self._clients.kept(self._results)), "query-is-let-go")
         return step
 
     def _guarded(self, call: Any) -> Any:
@@ -138,7 +159,11 @@ class EngineRun:
         except Fallen:
             raise
         except Exception as error:
-            raise raised(error, may_reject=False) from error
+            finished = [span.name for span in self._spans if self._is_finished(span)]
+            raise raised(error, may_reject=self._clients.too_early(finished, self._results)) from error
+
+    def _is_finished(self, span: Span) -> bool:
+        return span.start + span.count >= self.world.requests[span.name].prompt_len
 
     def forward(self, spans: Sequence[Span]) -> torch.Tensor:
         """See `impl.engine.Observer.forward`."""
@@ -183,7 +208,8 @@ class EngineRun:
         outcome = Outcome(
             call=call,
             outputs=outputs,
-            expected=[self.world.due(name, done) for name, done in zip(call.names, finished, strict=True)],
+            # Documents are scored after the pooler, by the runner.
+            expected=[self.world.pooled(name, done) for name, done in zip(call.names, finished, strict=True)],
             hidden_states_before=given,
             cursor_before=call.cursor,
             params_before=params_before,
@@ -203,14 +229,14 @@ class EngineRun:
     def _settle(self, step: EngineStep) -> None:
         """Copy what was handed out, as an engine does on its way to the client before the next step."""
         for name, outputs in step.outputs.items():
-            if name not in self._gone:
+            if name not in self._clients.gone:
                 copies = [None if output is None else output.clone() for output in outputs]
                 self._results.setdefault(name, []).extend(copies)
 
     def _check_end(self) -> None:
         """Everybody has left: each with one result, the right one, and nothing is left behind."""
         for name in self.world.requests:
-            if name in self._gone:
+            if name not in self._clients.sent or name in self._clients.gone:
                 continue
             results = self._results.get(name, [])
             self._fall_if(contracts.finishes_once(name, results), "finishes-once")

@@ -88,7 +88,9 @@ def owed(mix: Mix) -> set[str]:
     if "async-scheduling" not in mix.lacks:
         due.add("async")
     if mix.levels == ("engine",):
-        return due
+        return due | (
+            {"documents scored"} if "late-interaction" not in mix.lacks and "ALL" in mix.pooling_types else set()
+        )
     if "chunked-token-tasks" not in mix.lacks:
         # Without them nearly every prompt is computed in one step.
         due.update(("two chunks", "batch order changed", "preempted"))

@@ -10,7 +10,7 @@ import msgspec
 
 from fuzz.draws import Draw
 from fuzz.mix import Mix
-from fuzz.traffic import draw_traffic, played
+from fuzz.traffic import draw_traffic, hurried, played
 from impl.config import Level
 from oracle.scenario import (
     ACTIVATION_NAMES,
@@ -57,12 +57,17 @@ def _plain(draw: Draw, mix: Mix) -> Scenario:
     refused: Sequence[Request] = ()
     if options.model is not None:
         requests, refused = _verified(draw, options, options.model, requests)
-    if not {"late-interaction", "token-heads"} & mix.lacks and _may_score(options) and draw.chance(mix.p_late):
+    may_score = not {"late-interaction", "token-heads"} & mix.lacks and _may_score(options)
+    if may_score and options.level == "pooler" and draw.chance(mix.p_late):
         requests = _documents(draw, requests)
     if options.malformed is None and requests:
         requests = _plant(draw, mix, requests)
     if options.level == "engine":
-        return Scenario(requests, (), options, draw_traffic(draw, mix, options, requests))
+        traffic = draw_traffic(draw, mix, options, requests)
+        if may_score and draw.chance(mix.p_late):
+            requests = _documents(draw, requests, every=draw.integer(0, 1) == 1)
+            traffic = hurried(draw, mix, requests, traffic)
+        return Scenario(requests, (), options, traffic)
     scores = any(request.query is not None for request in requests)
     if not scores and _can_be_split(options, requests) and draw.chance(mix.p_traffic):
         requests, steps = played(requests, draw_traffic(draw, mix, options, requests), options)
@@ -239,15 +244,18 @@ def _verified(
 
 def _may_score(options: Options) -> bool:
     plain = options.model is None and not options.filters_special_tokens
-    return options.level == "pooler" and options.tok_pooling_type == "ALL" and plain
+    return options.level != "method" and options.tok_pooling_type == "ALL" and plain
 
 
-def _documents(draw: Draw, requests: tuple[Request, ...]) -> tuple[Request, ...]:
-    """The requests with some of the token embeddings scored against others, all in whole width."""
+def _documents(draw: Draw, requests: tuple[Request, ...], every: bool = False) -> tuple[Request, ...]:
+    """The requests with some of the token embeddings scored against others, all in whole width.
+
+    `every` makes token embeddings of all of them, so that few requests make a query with documents.
+    """
     queries: list[Request] = []
     made = []
     for request in requests:
-        if request.is_token_task:
+        if request.is_token_task or every:
             request = msgspec.structs.replace(request, task="token_embed", dimensions=None)
             if queries and draw.integer(0, 2):
                 query = draw.choice(queries)

@@ -41,7 +41,7 @@ class _KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     title: Text
     kind: Kind
-    product: Text
+    product: Text | Annotated[list[Text], msgspec.Meta(min_length=1)]
     story: Text
     witnesses: Annotated[list[_WitnessFile], msgspec.Meta(min_length=1)]
     releases: str = ""
@@ -65,7 +65,7 @@ class Witness:
 class Known:
     """A failure that is known.
 
-    `product` is what has it: `vllm`, `vllm-v1`, `vllm-v2`, or the SPEC of any other subject. `releases` is a
+    `products` have it: `vllm`, `vllm-v1`, `vllm-v2`, or the SPEC of any other subject. `releases` is a
     version specifier, such as `>=0.20,<0.21`; empty: all. `device` is where it shows. `story` says what is
     wrong, in our own words; `url` where it is published, if it is.
     """
@@ -73,7 +73,7 @@ class Known:
     name: str
     title: str
     kind: Kind
-    product: str
+    products: tuple[str, ...]
     story: str
     witnesses: tuple[Witness, ...]
     releases: str = ""
@@ -83,7 +83,7 @@ class Known:
     def covers(self, subject: Subject) -> bool:
         """Whether the subject should have it; a checkout, whose version nobody knows, has what the newest has."""
         version = subject.version or _NEWER_THAN_ALL
-        return subject.product == self.product and SpecifierSet(self.releases).contains(version, prereleases=True)
+        return subject.product in self.products and SpecifierSet(self.releases).contains(version, prereleases=True)
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,10 @@ def read(path: Path) -> Known:
         raise ScenarioError(f"{told} - at `$.releases`") from None
     fields = msgspec.structs.asdict(kept)
     del fields["version"]
+    product = fields.pop("product")
     witnesses = tuple(Witness(each.contract, from_builtins(each.scenario), each.says) for each in kept.witnesses)
-    return Known(name=path.stem, **(fields | {"witnesses": witnesses}))
+    products = (product,) if isinstance(product, str) else tuple(product)
+    return Known(name=path.stem, **(fields | {"products": products, "witnesses": witnesses}))
 
 
 def recall(ledger: Sequence[Known], subject: Subject, device: torch.device) -> tuple[list[Recalled], list[Missing]]:

@@ -135,6 +135,8 @@ def for_subjects(subjects: Iterable[Subject], simulated: bool = False) -> Mix:
         # An engine preempts only what takes it several steps.
         max_tokens=16 if levels == ("engine",) else Mix.max_tokens,
         p_reset=0.3 if levels == ("engine",) else Mix.p_reset,
+        # Requests of an engine's traffic are few, and two of them must be of one kind to be scored.
+        p_late=1.0 if levels == ("engine",) else Mix.p_late,
         pooling_types=tuple(kind for kind in POOLING_TYPES if kind in supported),
         levels=levels,
         rows=_union(("group", "step"), [subject.rows for subject in subjects]),
@@ -167,7 +169,8 @@ def swarm(mix: Mix, draw: Draw) -> Mix:
         changes["hidden_sizes"] = (256, 1024, 4096)
     # Drawn last and where there is the part, so that other subjects' campaigns stay as they are.
     for name, part in _OF_PARTS.items():
-        if "pooler" in mix.levels and part not in mix.lacks:
+        levels = {"pooler", "engine"} if part == "late-interaction" else {"pooler"}
+        if levels & set(mix.levels) and part not in mix.lacks:
             changes[name] = draw.choice((0.0, 0.02, getattr(mix, name), 0.6))
     return replace(mix, **changes)  # type: ignore[arg-type]
 

@@ -127,6 +127,7 @@ def _calmer_traffic(scenario: Scenario) -> Iterator[Scenario]:
             replace(arrival, at=max(0, arrival.at - 1)),
             replace(arrival, priority=0),
             replace(arrival, abort_at=None),
+            replace(arrival, waits=True),
         ):
             if plainer != arrival:
                 arrivals = (*traffic.arrivals[:place], plainer, *traffic.arrivals[place + 1 :])

@@ -52,6 +52,15 @@ def _arrival(draw: Draw, mix: Mix) -> Arrival:
     return Arrival(at, priority, at + draw.integer(1, 5) if draw.chance(mix.p_abort) else None)
 
 
+def hurried(draw: Draw, mix: Mix, requests: Sequence[Request], traffic: Traffic) -> Traffic:
+    """The traffic with some documents that don't wait for their query."""
+    arrivals = tuple(
+        msgspec.structs.replace(arrival, waits=request.query is None or not draw.chance(mix.p_partial))
+        for request, arrival in zip(requests, traffic.arrivals, strict=True)
+    )
+    return msgspec.structs.replace(traffic, arrivals=arrivals)
+
+
 @dataclass
 class Queued:
     """A request in the model: where it stands."""

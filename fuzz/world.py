@@ -61,9 +61,14 @@ class World:
         return self._expected[name]
 
     def due(self, name: str, finished: bool) -> Expected | Anything | None:
-        """What a call of the pooler owes a request, by whether it is finished in that step."""
-        if finished:
-            return self.expected(name)
+        """What a step owes a request, by whether it is finished in it."""
+        return self.expected(name) if finished else self._unfinished(name)
+
+    def pooled(self, name: str, finished: bool) -> Expected | Anything | None:
+        """The same of a pooler whose rows are scored by others."""
+        return self.rows_due(name) if finished else self._unfinished(name)
+
+    def _unfinished(self, name: str) -> Anything | None:
         # A sequence pooler hands out a row for everyone; the engine drops those of unfinished requests.
         return None if self.requests[name].is_token_task else ANYTHING
 
@@ -131,20 +136,11 @@ class World:
 
 def params_of(request: Request, subject: Subject, documents: Sequence[str] = ()) -> Any:
     """The request's pooling params in the subject's own class; `documents` are scored against it."""
-    params = params_given(request)
-    if request.query is not None:
-        params["late_interaction_params"] = subject.api.LateInteractionParams(mode="score_doc", query_key=request.query)
-    elif documents:
-        params["late_interaction_params"] = subject.api.LateInteractionParams(
-            mode="cache_query", query_key=request.name, query_uses=len(documents)
-        )
-    if request.chunk_size is not None:
-        params["late_chunking_params"] = subject.api.LateChunkingParams(chunk_size=request.chunk_size)
-    return subject.api.PoolingParams(**params)
+    return subject.api.PoolingParams(**params_given(request, subject, documents))
 
 
-def params_given(request: Request) -> dict[str, Any]:
-    """Those of the request's pooling params that are set."""
+def params_given(request: Request, subject: Subject, documents: Sequence[str] = ()) -> dict[str, Any]:
+    """Those of the request's pooling params that are set; see `params_of`."""
     optional: dict[str, Any] = {"task": request.task, "use_activation": request.use_activation}
     if request.dimensions is not None:
         optional["dimensions"] = request.dimensions
@@ -152,6 +148,15 @@ def params_given(request: Request) -> dict[str, Any]:
         optional["step_tag_id"] = request.step_tag_id
     if request.returned_token_ids is not None:
         optional["returned_token_ids"] = list(request.returned_token_ids)
+    if request.query is not None:
+        late = subject.api.LateInteractionParams(mode="score_doc", query_key=request.query)
+        optional["late_interaction_params"] = late
+    elif documents:
+        optional["late_interaction_params"] = subject.api.LateInteractionParams(
+            mode="cache_query", query_key=request.name, query_uses=len(documents)
+        )
+    if request.chunk_size is not None:
+        optional["late_chunking_params"] = subject.api.LateChunkingParams(chunk_size=request.chunk_size)
     return optional
 
 

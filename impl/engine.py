@@ -52,6 +52,8 @@ class EngineStep:
     """Fields of the batch that belong to another request than the one named there."""
     outputs: Mapping[str, Sequence[torch.Tensor | None]] = field(default_factory=dict)
     """Results handed out for a request in this step; once is right."""
+    rewritten: tuple[str, ...] = ()
+    """What the step before handed to the scheduler and this one has changed since, in words."""
 
 
 class Observer(Protocol):
@@ -75,6 +77,12 @@ class Engine(Protocol):
 
     def abort(self, name: str) -> None:
         """A request's client is gone."""
+
+    def release(self, query: str) -> None:
+        """The client of a query is gone, and so are all its documents (late interaction)."""
+
+    def kept(self) -> Any:
+        """The object whose attributes hold the rows of queries; one without tensors where there are none."""
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes, preempting who is running."""

@@ -169,7 +169,9 @@ class Arrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     priority: int = 0
     """Under the priority policy, lower is served first."""
     abort_at: Natural | None = None
-    """The engine step before which its client is gone."""
+    """The engine step before which its client is gone; that of a query or document takes all of them with it."""
+    waits: bool = True
+    """A document is sent once its query is answered; one that doesn't wait may be refused."""
 
 
 class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -418,8 +420,8 @@ def _document_problems(scenario: Scenario) -> Iterator[str]:
             continue
         at = f"$.requests[{index}].query"
         query = requests.get(request.query)
-        if options.level != "pooler" or options.tok_pooling_type != "ALL":
-            yield f"documents are scored at level `pooler` and under ALL only - at `{at}`"
+        if options.level == "method" or options.tok_pooling_type != "ALL":
+            yield f"documents are scored by whole layers or engines, and under ALL only - at `{at}`"
         elif options.filters_special_tokens or options.model is not None:
             yield f"documents are scored without a filter of BOS and EOS and without verification - at `{at}`"
         elif query is None or query.query is not None:

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 
 from fuzz.traffic import Queued, SchedulerModel
-from impl.config import PoolerConfig, Subject
+from impl.config import PARTS, PoolerConfig, Subject
 from impl.engine import EngineConfig, EngineRequest, EngineStep, Observer, Span
 from impl.hostsplit import HostSplit
+from impl.late_interaction import MaxSim
 from impl.pooler import Pooler
 from oracle.metadata import PoolingMetadata, PoolingParams, PoolingStates
 from oracle.scenario import Arrival, Options, Request, Traffic
@@ -36,6 +37,7 @@ class FakeEngine:
         self.states: dict[str, PoolingStates] = {}
         self.computed: dict[str, int] = {}
         self.preempted_by_reset: list[str] = []
+        self.scorer = MaxSim()
 
     def add(self, request: EngineRequest) -> None:
         self.requests[request.name] = request
@@ -47,7 +49,15 @@ class FakeEngine:
     def abort(self, name: str) -> None:
         for queue in (self.model.running, self.model.waiting):
             queue[:] = [entry for entry in queue if entry.request.name != name]
+        self.preempted_by_reset = [other for other in self.preempted_by_reset if other != name]
+        self.scorer.gone([name])
         self.forget(name)
+
+    def release(self, query: str) -> None:
+        self.scorer.release([query])
+
+    def kept(self) -> MaxSim:
+        return self.scorer
 
     def reset_prefix_cache(self) -> None:
         self.preempted_by_reset = self.model.reset()
@@ -87,7 +97,11 @@ class FakeEngine:
         self.observer.before_pooling(hidden_states, metadata)
         outputs = self.pooler(hidden_states, metadata)
         self.observer.after_pooling(hidden_states, metadata, outputs)
-        return outputs
+        names = [span.name for span in spans]
+        for name, params in zip(names, metadata.pooling_params, strict=True):
+            self.scorer.register(name, params)
+        finished = [span.start + span.count == len(self.requests[span.name].prompt_token_ids) for span in spans]
+        return list(self.scorer.score(outputs, metadata.pooling_params, names, finished))
 
     def answers(
         self, spans: Sequence[Span], outputs: Sequence[torch.Tensor | None]
@@ -117,4 +131,5 @@ def engine_subject(engine: Callable[[Any, EngineConfig, Observer], FakeEngine] =
         supports=frozenset(("ALL", "STEP", "CLS", "LAST", "MEAN")),
         levels=("engine",),
         build_engine=engine,
+        lacks=PARTS - {"late-interaction"},
     )

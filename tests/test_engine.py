@@ -15,6 +15,7 @@ from fuzz.world import World
 from impl.engine import EngineRequest, EngineStep, Span
 from oracle.scenario import Arrival, Options, Request, Scenario, Traffic, problems
 from tests.fake_engine import FakeEngine, engine_subject
+from tests.zoo.late import KeepsAView
 
 CPU = torch.device("cpu")
 
@@ -90,6 +91,20 @@ class MixesSlots(FakeEngine):
         return EngineStep(done.spans, done.preempted, (), problems, done.outputs)
 
 
+class HandsOutItsLiveBatch(FakeEngine):
+    """vllm#31584: the next step's requests stand where the last one's did."""
+
+    last: tuple[str, ...] = ()
+
+    def step(self) -> EngineStep:
+        done = super().step()
+        names = tuple(span.name for span in done.spans)
+        told = (f"a step's results were those of {self.last}, but became those of {names}",)
+        moved = bool(self.last) and names != self.last
+        self.last = names
+        return EngineStep(done.spans, done.preempted, rewritten=told * moved, outputs=done.outputs)
+
+
 class PoolsWithTheNeighboursParams(FakeEngine):
     def pool(self, spans: Sequence[Span]) -> Any:
         for span in spans[1:]:
@@ -115,6 +130,37 @@ class EditsTheParams(FakeEngine):
         self.pooler = pool  # type: ignore[assignment]
 
 
+class LosesQueriesOnReset(FakeEngine):
+    """A reset clears every cache that there is."""
+
+    def reset_prefix_cache(self) -> None:
+        super().reset_prefix_cache()
+        self.scorer.release(list(self.scorer.rows))
+
+
+class CountsAPreemptedDocumentAsGone(FakeEngine):
+    """Its query is let go of with the last that is left, though that one comes back."""
+
+    def restart(self, name: str) -> None:
+        super().restart(name)
+        self.scorer.gone([name])
+
+
+class NobodyTellsOfAClientThatIsGone(FakeEngine):
+    """vllm#56617: documents that were never scheduled are not counted."""
+
+    def release(self, query: str) -> None:
+        """Until 0.31 there was no such call."""
+
+
+class KeepsQueriesInTheBuffer(FakeEngine):
+    """A query's rows are kept without a copy."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.scorer = KeepsAView()
+
+
 class Raises(FakeEngine):
     def reset_prefix_cache(self) -> None:
         raise KeyError("block 7")
@@ -131,13 +177,20 @@ class Raises(FakeEngine):
         (AnswersWithTheNeighboursRows, "values"),
         (LeavesStatesOfTheAborted, "nothing-left-behind"),
         (MixesSlots, "batch-belongs-together"),
+        (HandsOutItsLiveBatch, "step-output-is-a-snapshot"),
         (PoolsWithTheNeighboursParams, "batch-belongs-together"),
         (EditsTheParams, "inputs-unchanged"),
         (Raises, "accepts-valid-input"),
+        (LosesQueriesOnReset, "accepts-valid-input"),
+        (CountsAPreemptedDocumentAsGone, "accepts-valid-input"),
+        (NobodyTellsOfAClientThatIsGone, "query-is-let-go"),
+        (KeepsQueriesInTheBuffer, "values"),
     ],
 )
 def test_a_faulty_engine_is_caught_pinned_and_shrunk(engine: type[FakeEngine], contract: str) -> None:
-    report = fuzz([engine_subject(engine)], Budget(max_scenarios=400), seed=2, device=CPU)
+    # To be preempted, a document has to come late and the engine to be short of blocks.
+    most = 1_500 if engine is CountsAPreemptedDocumentAsGone else 400
+    report = fuzz([engine_subject(engine)], Budget(max_scenarios=most), seed=2, device=CPU)
     finding = next(found for found in report.findings if found.contract == contract)
     assert len(finding.scenario.requests) <= 2
     assert list(problems(finding.scenario)) == []

@@ -94,6 +94,18 @@ def test_the_gitlab_job_writes_what_it_uploads(checkout: Path) -> None:
         assert (checkout / path).exists()
 
 
+def test_the_nightly_job_searches_each_subject_and_writes_what_it_uploads(checkout: Path) -> None:
+    job = yaml.safe_load((ROOT / "docs" / "gitlab-ci.yml").read_text())["poolproof-nightly"]
+    (checkout / "wrong.py").write_text(WRONG)
+    subjects = {"SUBJECTS": "mine.py:factory wrong.py:factory"}
+    result = run("\n".join(job["script"]), checkout, **job["variables"] | subjects | {"SCENARIOS": "60"})
+    assert result.returncode == 1, result.stderr
+    assert "values is broken by wrong.py:factory" in result.stdout
+    assert "60 scenarios" in result.stdout
+    for path in (*job["artifacts"]["paths"], job["artifacts"]["reports"]["junit"]):
+        assert (checkout / path).exists()
+
+
 def test_a_baseline_lets_what_was_there_pass_and_nothing_else(checkout: Path) -> None:
     """As a project with an old fault takes the action up: accept, commit, and only what is new fails."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())

@@ -27,7 +27,7 @@ TWO_CHUNKS = Scenario((Request("a", "token_embed", (1, 1)),), (Step((("a", 1),))
 
 
 def known(subject: Subject, contract: str, **changes: Any) -> Known:
-    fields = {"title": "t", "kind": "fault", "product": subject.product, "story": "s"}
+    fields = {"title": "t", "kind": "fault", "products": (subject.product,), "story": "s"}
     return Known("entry", witnesses=(Witness(contract, TWO_CHUNKS),), **(fields | changes))
 
 
@@ -74,7 +74,7 @@ def test_what_no_entry_explains_is_new_and_counts(tmp_path: Path, forgetful: Sub
 def test_a_wider_fault_of_the_same_kind_is_not_excused(tmp_path: Path) -> None:
     mine = load(subjects.write(tmp_path, "rolls the rows"))
     entry = Known(
-        "entry", "t", "fault", mine.product, "s",
+        "entry", "t", "fault", (mine.product,), "s",
         (Witness("values", Scenario((Request("a", "token_embed", (1, 1)), Request("b", "token_embed", (1,))),
                                     (Step((("a", 2), ("b", 1))),))),),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_an_entry_that_no_longer_reproduces_is_an_error(tmp_path: Path, forgetfu
 
 
 def test_an_entry_is_for_its_product_and_releases_alone(tmp_path: Path, forgetful: Subject) -> None:
-    assert judged("", tmp_path, known(forgetful, "row-count", product="other")).exit_code == 0
+    assert judged("", tmp_path, known(forgetful, "row-count", products=("other",))).exit_code == 0
 
     def covers(version: str, releases: str) -> bool:
         subject = Subject("x", lambda config, level: None, frozenset({"ALL"}), product="vllm", version=version)  # type: ignore[arg-type, return-value]
@@ -102,6 +102,8 @@ def test_an_entry_is_for_its_product_and_releases_alone(tmp_path: Path, forgetfu
     assert not covers("0.20.1", ">=0.13,!=0.20.*")
     assert not covers("", "<=0.33")
     assert covers("", ">=0.13")
+    both = known(forgetful, "row-count", products=("other", forgetful.product))
+    assert both.covers(forgetful)
     assert covers("0.34.0rc1", ">=0.13")
 
 
@@ -150,14 +152,14 @@ def test_no_entry_that_ships_is_without_a_story_and_names_are_told_apart() -> No
     ledger = shipped()
     assert len(ledger) > 15
     assert len({entry.name for entry in ledger}) == len(ledger)
-    assert all(entry.product in ("vllm", "vllm-v1", "vllm-v2") for entry in ledger)
+    assert all(set(entry.products) <= {"vllm", "vllm-v1", "vllm-v2"} for entry in ledger)
 
 
 @pytest.mark.releases
 def test_a_checkout_in_which_a_known_failure_is_mended_is_told_so() -> None:
     subject = release("0.33.0")
     checkout = replace(subject, name="checkout", version="")
-    entry = known(checkout, "row-count", product="vllm", releases=">=0.30")
+    entry = known(checkout, "row-count", products=("vllm",), releases=">=0.30")
     report = search(checkout, [entry])
     assert report.error == ""
     assert any("known of the newest release, but not here: entry" in note for note in report.notes)

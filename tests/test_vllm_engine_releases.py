@@ -65,6 +65,8 @@ def of(contract: str, findings: Sequence[Any]) -> list[Any]:
 
 DROPPED: Final = "finishes-once"
 STARVES: Final = "every-request-finishes"
+LIVE: Final = "step-output-is-a-snapshot"
+KEPT: Final = "query-is-let-go"
 STALE_ROWS: Final = "state-is-fresh-at-the-start"
 
 
@@ -82,15 +84,40 @@ def test_no_prompt_starves_from_0_32() -> None:
     assert of(STARVES, search("vllm-v1==0.32.0", 500)) == []
 
 
-@pytest.mark.parametrize("subject", ["vllm-v1==0.32.0", "vllm-v1==0.31.0", "vllm-v1==0.19.1", "vllm-v1==0.14.0"])
+@pytest.mark.parametrize(
+    "subject", ["vllm-v1==0.32.0", "vllm-v1==0.31.0", "vllm-v1==0.19.1", "vllm-v1==0.14.0", "vllm-v1==0.13.0"]
+)
 def test_the_v1_runner_keeps_rows_over_a_preemption(subject: str) -> None:
     """https://github.com/vllm-project/vllm/pull/55192."""
     (finding,) = of(STALE_ROWS, search(subject, 500))
     assert len(finding["scenario"]["requests"]) <= 2
 
 
+@pytest.mark.parametrize("subject", ["vllm-v1==0.31.0", "vllm-v2==0.28.0"])
+def test_a_query_is_kept_for_good_until_0_31(subject: str) -> None:
+    """https://github.com/vllm-project/vllm/pull/56617."""
+    (finding,) = of(KEPT, search(subject, 500))
+    assert len(finding["scenario"]["requests"]) == 2
+
+
+def test_it_is_let_go_from_0_32() -> None:
+    assert of(KEPT, search("vllm-v1==0.32.0", 500)) == []
+
+
 def test_the_v2_runner_does_not() -> None:
     assert of(STALE_ROWS, search("vllm-v2==0.28.0", 500)) == []
+
+
+@pytest.mark.parametrize("subject", ["vllm-v1==0.10.1", "vllm-v1==0.13.0"])
+def test_a_steps_results_name_the_requests_of_the_next_until_0_13(subject: str) -> None:
+    """https://github.com/vllm-project/vllm/pull/31584."""
+    (finding,) = of(LIVE, search(subject, 500))
+    assert len(finding["scenario"]["requests"]) == 2
+
+
+@pytest.mark.parametrize("subject", ["vllm-v1==0.14.0", "vllm-v1==0.32.0"])
+def test_they_keep_their_names_from_0_14(subject: str) -> None:
+    assert of(LIVE, search(subject, 500)) == []
 
 
 @pytest.mark.parametrize("subject", ["vllm-v1==0.10.1", "vllm-v1==0.10.2"])

@@ -1,7 +1,7 @@
 """`vllm-v1` and `vllm-v2`: vLLM's own scheduler and runners, with the model's forward replaced.
 
 Real: `Scheduler` with its KV cache manager, `InputBatch`, the V1 runner's `_update_states` and `_pool`,
-the V2 `PoolingRunner`, `DispatchPooler` with its methods, all on a CPU. Stood in for:
+the V2 `PoolingRunner`, their `LateInteractionRunner`, `DispatchPooler` with its methods, all on a CPU. Stood in for:
 
 - the model: `forward` gives rows that say whose they are, so no layer is computed and no KV cache is filled;
 - V1 `_prepare_inputs`: the lengths and offsets that pooling reads are written as it writes them;
@@ -114,6 +114,8 @@ class _ObservedPooler(torch.nn.Module):
 class _Engine(ABC):
     """What both runners share: the scheduler and the requests."""
 
+    runner: Any
+
     def __init__(self, parts: Parts, config: PoolerConfig, engine_config: EngineConfig, observer: Observer) -> None:
         self.parts = parts
         self.engine_config = engine_config
@@ -179,6 +181,15 @@ class _Engine(ABC):
         """See `Engine.reset_prefix_cache`."""
         accepting(self.scheduler.reset_prefix_cache)(reset_running_requests=True)
 
+    def release(self, query: str) -> None:
+        """See `Engine.release`; until 0.31 nobody was told that a client had gone."""
+        if hasattr(self.runner, "release_late_interaction_query_cache"):
+            self.runner.release_late_interaction_query_cache([query])
+
+    def kept(self) -> Any:
+        """See `Engine.kept`."""
+        return getattr(self.runner, "late_interaction_runner", {})
+
     def unfinished(self) -> Sequence[str]:
         """See `Engine.unfinished`."""
         return [name for name, request in self.scheduler.requests.items() if not request.is_finished()]
@@ -199,8 +210,13 @@ class _Engine(ABC):
             spans=tuple(spans),
             preempted=tuple(sorted(self._preempted(scheduled, running))),
             resumed=tuple(sorted(_resumed(scheduled.scheduled_cached_reqs))),
+            rewritten=tuple(self._rewritten()),
             outputs=outputs,
         )
+
+    def _rewritten(self) -> Sequence[str]:
+        """What the step before handed to the scheduler and this one has changed since, in words."""
+        return ()
 
     def _preempted(self, scheduled: Any, ran_before: Sequence[str]) -> Sequence[str]:
         """Who lost its place; until 0.12 only the scheduler itself knew."""
@@ -271,10 +287,14 @@ class EngineV1(_Engine):
             num_blocks=self.engine_config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[]
         )
         self._counts = np.zeros(0, dtype=np.int32)
+        self._last: tuple[Any, list[str], dict[str, int]] | None = None
+        """What the step before handed out, and what it said then."""
+        self._told: list[str] = []
 
     def _compute(self, scheduled: Any) -> tuple[list[Span], Any, list[str]]:
         runner = self.runner
         runner._update_states(scheduled)
+        self._told = self._changes()
         batch = runner.input_batch
         names = list(batch.req_ids)
         if not names:
@@ -299,7 +319,24 @@ class EngineV1(_Engine):
             num_scheduled_tokens_np=counts,
             kv_connector_output=None,
         )
+        self._last = output, list(output.req_ids), dict(output.req_id_to_index)
         return spans, output, self._slot_problems(names)
+
+    def _rewritten(self) -> Sequence[str]:
+        """See `_Engine._rewritten`."""
+        return self._told
+
+    def _changes(self) -> list[str]:
+        if self._last is None:
+            return []
+        output, names, places = self._last
+        told = []
+        if list(output.req_ids) != names:
+            told.append(f"a step's results were those of {names}, but became those of {list(output.req_ids)}")
+        elif output.req_id_to_index != places:
+            told.append(f"a step's results were looked up by {places}, but then by {output.req_id_to_index}")
+        self._last = None
+        return told
 
     def seen(self, pooling_metadata: Any) -> Any:
         """See `_Engine.seen`."""

@@ -62,7 +62,7 @@ class OwnLayer:
 
     def lacks(self) -> frozenset[Lack]:
         """See `EngineLayer.lacks`."""
-        return frozenset(("async-scheduling", "chunked-token-tasks", "token-heads"))
+        return frozenset(("async-scheduling", "chunked-token-tasks", "token-heads", "late-interaction"))
 
 
 class OwnPooler:

@@ -19,7 +19,13 @@ from oracle.contracts.contract import (
     first_broken,
     named,
 )
-from oracle.contracts.engine import batch_belongs_together, every_request_finishes, finishes_once, nothing_left_behind
+from oracle.contracts.engine import (
+    batch_belongs_together,
+    every_request_finishes,
+    finishes_once,
+    nothing_left_behind,
+    step_output_is_a_snapshot,
+)
 from oracle.contracts.pooler import (
     BEYOND_OWNERSHIP,
     accepts_valid_input,
@@ -39,5 +45,5 @@ __all__ = [
     "batch_belongs_together", "broken_after", "comes_back", "cursor_is_a_snapshot", "every_request_finishes",
     "finishes_once", "first_broken", "named", "nothing_left_behind", "process_survives", "query_is_let_go",
     "refuses_impossible_params", "reject_or_be_right", "same_answer_again", "state_determines_behaviour",
-    "tensors_in", "waits_do_not_grow", "wrong_result",
+    "step_output_is_a_snapshot", "tensors_in", "waits_do_not_grow", "wrong_result",
 ]  # fmt: skip

@@ -16,6 +16,16 @@ def batch_belongs_together(problems: Sequence[str]) -> str | None:
 
 
 @declare("after")
+def step_output_is_a_snapshot(rewritten: Sequence[str]) -> str | None:
+    """What a step hands to the scheduler stays as it is while the next step begins.
+
+    Why: under async scheduling the next step updates the batch before the scheduler reads the last one's results.
+    Without it: results go to the requests that are in those slots by then.
+    """
+    return "; ".join(rewritten) or None
+
+
+@declare("after")
 def every_request_finishes(waiting: Sequence[str], steps: int) -> str | None:
     """A request that fits the engine finishes within a bounded number of steps.
 

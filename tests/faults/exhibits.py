@@ -49,7 +49,7 @@ class FalseAlarm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def faults() -> list[Known]:
     """The ledger's entries about pooling layers, whatever their kind."""
-    return [entry for entry in shipped() if entry.product == "vllm"]
+    return [entry for entry in shipped() if "vllm" in entry.products]
 
 
 def beyond() -> list[Beyond]:

@@ -77,7 +77,7 @@ def measure(name: str) -> Recall | None:
     release = [version for version in (*BEFORE, *RELEASES) if version in SpecifierSet(entry.releases)][-1]
     device = named(entry.device)
     try:
-        subject = load(f"{entry.product}=={release}")
+        subject = load(f"{entry.products[0]}=={release}")
     except SubjectError:
         return None
     checked = None
@@ -162,7 +162,7 @@ def _share(hits: Iterable[bool]) -> str:
 
 def _row(found: Recall, known: Known) -> str:
     title = f"[{known.title}]({known.url})" if known.url else f"{known.title} (not published)"
-    where = f"{known.product} {found.release}" + (", simulated device" if known.device == "sim" else "")
+    where = f"{known.products[0]} {found.release}" + (", simulated device" if known.device == "sim" else "")
     told = [{True: "yes", False: "**no**", None: "-"}[yes] for yes in (found.replayed, found.checked)]
     return f"| {title} | {where} | {known.witnesses[0].contract} | {told[0]} | {told[1]} | {found.told_cases} |"
 
