@@ -16,11 +16,11 @@ import torch
 
 from fuzz.campaign import Budget, Event, Listener, Progressed, Report, fuzz
 from fuzz.check_each import check
-from fuzz.crew import Past
 from fuzz.examine import last_of
 from fuzz.expendable import Limits
 from fuzz.export import as_pytest
 from fuzz.findings import ExportError, read
+from fuzz.ranges import Past
 from fuzz.replay import replay
 from fuzz.state import FILE_NAME, kept_in
 from fuzz.workers import in_workers
