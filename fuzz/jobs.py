@@ -60,6 +60,13 @@ class Played:
     failures: list[tuple[int, int, Scenario, Judgement]] = field(default_factory=list)
     """Index, place of the subject, scenario and judgement of what failed or is not known; in none of the counts."""
 
+    def add(self, other: "Played") -> None:
+        """Count another range too, but not its failures."""
+        self.scenarios += other.scenarios
+        self.comparisons += other.comparisons
+        self.mix += other.mix
+        self.verdicts += other.verdicts
+
 
 def play(bench: Workbench, watch: Watch, first: int, stop: int, spared: Sequence[int]) -> Played:
     """Judge the scenarios of a range on each subject but the `spared` ones."""
