@@ -62,12 +62,22 @@ def _schedule_features(scenario: Scenario) -> Iterable[str]:
     order: list[str] = []
     for step in scenario.steps:
         names = [name for name, _ in step.scheduled]
+        if len(names) > 1:
+            continued = {place for place, name in enumerate(names) if chunks[name]}
+            if 0 in continued:
+                yield "continued first"
+            if len(names) - 1 in continued:
+                yield "continued last"
+            if continued - {0, len(names) - 1}:
+                yield "continued between"
         chunks.update(names)
         groups = len([task for task, _ in groupby(names, key=tasks.__getitem__)])
         if groups > 1:
             yield "mixed tasks"
         if groups > 2:
             yield "three groups"
+        if groups > 3:
+            yield "four groups"
         common = [name for name in order if name in names]
         if common != [name for name in names if name in order]:
             yield "batch order changed"
@@ -76,6 +86,8 @@ def _schedule_features(scenario: Scenario) -> Iterable[str]:
         yield "two chunks"
     if any(count > 2 for count in chunks.values()):
         yield "three chunks"
+    if any(count > 3 for count in chunks.values()):
+        yield "four chunks"
 
 
 def owed(mix: Mix) -> set[str]:

@@ -21,6 +21,7 @@ from fuzz.jobs import Workbench
 from fuzz.mix import Mix
 from fuzz.ranges import Fell, Outcome, Ranges
 from fuzz.state import Keeper, State
+from fuzz.together import note
 from fuzz.verdict import Verdict
 
 MAX_HANGS: Final = 5
@@ -110,6 +111,7 @@ def _merge(campaign: Campaign, outcome: Outcome, examine: Examine) -> None:
     report.scenarios += played.scenarios
     report.comparisons += played.comparisons
     report.mix += played.mix
+    note(report.together, played.together)
     report.verdicts += played.verdicts
     for fell in outcome.fell:
         campaign.settle(fell.scenario, campaign.subjects[fell.position], fell.judgement, partial(examine, fell))

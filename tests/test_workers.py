@@ -103,6 +103,7 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     for report in (one, two):
         assert seen(report) == seen(alone)
         assert (report.mix, report.verdicts) == (alone.mix, alone.verdicts)
+        assert report.together == alone.together
         assert (report.scenarios, report.comparisons) == (alone.scenarios, alone.comparisons)
 
 
