@@ -170,17 +170,17 @@ def _tagged(hidden_states: torch.Tensor, metadata: PoolingMetadata) -> Rows:
     if None in tags:
         is_step |= np.array([[tag is None] for tag in tags])
     is_step &= place < cursor.prompt_lens_cpu.numpy()[:, None]
-    seen = here = is_step
-    count = np.array(counts)
+    here, count = is_step, np.array(counts)
     before = cursor.seq_lens_cpu.numpy() - count
+    totals = stops = here_counts = is_step.sum(1).tolist()
     if cursor.is_partial_prefill():
         seen = is_step & (place < (before + count)[:, None])
         here = seen & (place >= before[:, None])
+        stops, here_counts = seen.sum(1).tolist(), here.sum(1).tolist()
     request, place = here.nonzero()
     first_row = count.cumsum() - count - before
     index = torch.from_numpy(first_row[request] + place).to(hidden_states.device, non_blocking=True)
-    here_counts, seen_counts, all_counts = (mask.sum(1).tolist() for mask in (here, seen, is_step))
-    return Rows(hidden_states.index_select(0, index), here_counts, seen_counts, all_counts, owned=True)
+    return Rows(hidden_states.index_select(0, index), here_counts, stops, totals, owned=True)
 
 
 def _columns(rows: torch.Tensor, columns: Sequence[int] | None) -> torch.Tensor:

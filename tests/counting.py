@@ -32,7 +32,7 @@ class Counts:
     """Calls of Python functions."""
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(TorchDispatchMode):
     """Notes each operation."""
 
     def __init__(self) -> None:

@@ -4,11 +4,14 @@ No time is asserted: samples are drawn, or the verdict does not depend on them.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from fuzz.bench import run as bench_run
 from fuzz.bench.compare import SMALLEST, compare
 from fuzz.bench.limits import limit
 from fuzz.bench.measure import Times, interleave
+from fuzz.bench.plots import plots
 from fuzz.bench.prepared import Prepared, Stage, Timed, WrongError
 from fuzz.bench.table import markdown
 from fuzz.bench.workloads import BATCHES, Workload, workloads
@@ -264,6 +268,60 @@ def test_a_page_leaves_a_gap_where_a_subject_does_not_serve_a_workload() -> None
     first, second = results_with(0.9, 1.1)
     elsewhere = replace(first, workload=WORKLOADS["cls-8"])
     assert "| cls-8 | CLS of 8 ragged prompts | 1.0 us | - |" in markdown([first, second, elsewhere], "here", 10)
+
+
+def test_what_was_measured_can_be_looked_at_and_compared_later(tmp_path: Path) -> None:
+    page, pictures, stored = tmp_path / "page.html", tmp_path / "plots", tmp_path / "stored.json"
+    result = invoke(
+        "bench", "--compare", "sliced", "packed", "--workload", "all-short-1", "--workload", "all-short-8",
+        "--workload", "cls-8", "--rounds", 10, "--html", page, "--svg", pictures, "--pytest-benchmark", stored,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in pictures.iterdir()] == ["all-short.svg"]  # one size of CLS is no curve
+    words = {
+        node.text for node in ElementTree.parse(pictures / "all-short.svg").iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert {"all-short", "sliced", "packed", "limit", "1", "8"} <= words
+    text = page.read_text()
+    assert text.count("<svg") == 1
+    assert text.count("<h2>") == 3
+    compared = subprocess.run(
+        [sys.executable, "-m", "pytest_benchmark", "compare", str(stored)], capture_output=True, text=True, check=False
+    )
+    assert compared.returncode == 0, compared.stderr
+    for name in ("all-short-1[sliced]", "all-short-8[packed]", "cls-8[packed]"):
+        assert name in compared.stdout
+    told = json.loads(stored.read_text())["benchmarks"][0]
+    assert told["stats"]["median"] * 1e6 == pytest.approx(told["extra_info"]["median_us"])
+
+
+def test_the_same_figures_are_drawn_alike() -> None:
+    one = bench_run.Result(WORKLOADS["all-short-1"], "a", np.linspace(1, 2, 10), None, 1.0)
+    results = [one, replace(one, workload=WORKLOADS["all-short-8"], times_us=np.linspace(3, 5, 10))]
+    assert plots(results) == plots(results)
+
+
+def test_what_was_timed_before_a_wrong_subject_showed_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    bad = load(subjects.write(tmp_path, "hands out views"))
+    result = invoke(
+        "bench", "--compare", "packed", bad.spec, "--rounds", 10, "--markdown", page,
+        "--workload", "all-short-1", "--workload", "all-async-8",
+    )  # fmt: skip
+    assert result.exit_code == 1, result.output
+    assert "| all-short-1 |" in page.read_text()
+
+
+@pytest.mark.parametrize("form", ["--html", "--svg", "--pytest-benchmark"])
+def test_a_missing_package_is_told_before_anything_is_timed(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fuzz.bench.files.find_spec", lambda name: None)
+    result = invoke("bench", form, tmp_path / "there")
+    assert result.exit_code == 2
+    assert f"{form} takes " in result.output
+    assert "pip install 'poolproof[bench]'" in result.output
+    assert "published" not in result.output
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_built_ins_hold(dtype: DtypeName, deterministic: bool, cuda: torch.devic
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_built_ins_hold_on_a_side_stream(dtype: DtypeName, cuda: torch.device) -> None:
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(torch.cuda.Stream()):
         assert faults(drawn(dtype, 50), cuda) == []
 
 

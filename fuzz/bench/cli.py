@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 DEFAULT_ROUNDS: Final = 100
 TOO_SLOW: Final = 1
 INCONCLUSIVE: Final = 3
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
 
 
 class Percent(click.ParamType[float]):
@@ -63,14 +65,17 @@ def too_slow(results: Sequence["Result"], limit: float) -> tuple[int, str]:
     "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
     help="Where the hidden states lie; auto takes CUDA if there is one.",
 )  # fmt: skip
+@click.option("--markdown", type=FILE, metavar="PATH", help="Write the table as Markdown besides.")
+@click.option("--html", type=FILE, metavar="PATH", help="Write a page with plots besides.")
+@click.option("--svg", type=DIRECTORY, metavar="DIR", help="Write a plot for each family of workloads besides.")
 @click.option(
-    "--markdown", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH",
-    help="Write the table as Markdown besides.",
-)  # fmt: skip
+    "--pytest-benchmark", type=FILE, metavar="PATH", help="Write what `pytest-benchmark compare` reads besides."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of stdout.")
 def bench(
     compare: tuple[str, ...] | None, specs: tuple[str, ...], patterns: tuple[str, ...], rounds: int,
-    fail_if_slower: float | None, device_name: str, page: Path | None, as_json: bool,
+    fail_if_slower: float | None, device_name: str, markdown: Path | None, html: Path | None, svg: Path | None,
+    pytest_benchmark: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Time poolers side by side, each first proved right on that very input.
 
@@ -80,11 +85,10 @@ def bench(
     # Imported here, so that the command line answers at once: torch takes its time.
     import torch
 
-    from fuzz.bench import run
+    from fuzz.bench import files, run
     from fuzz.bench.prepared import WrongError
-    from fuzz.bench.table import Teller, markdown
+    from fuzz.bench.table import Teller
     from fuzz.cli_corpus import COULD_NOT_RUN
-    from fuzz.findings import write_atomically
     from impl.builtin import BUILTIN
     from impl.config import SubjectError
     from impl.loading import load
@@ -92,7 +96,13 @@ def bench(
     from oracle.device.named import named
 
     torch.set_num_threads(1)
+    forms: dict[files.Form, Path | None] = {
+        "markdown": markdown, "html": html, "svg": svg, "pytest-benchmark": pytest_benchmark
+    }  # fmt: skip
+    asked = {form: path for form, path in forms.items() if path is not None}
+    wrong = ""
     try:
+        files.check(asked)
         device = named(device_name)
         names = list(dict.fromkeys((*(compare or ()), *specs))) or list(BUILTIN)
         subjects = [load(spec) for spec in (compare or names)]
@@ -101,18 +111,21 @@ def bench(
             raise SubjectError("there is nothing to compare with; give two subjects")
         workloads = run.chosen(patterns)
         teller = Teller(run.machine(device), rounds, as_json)
-        for workload in workloads:
-            results = run.bench(subjects, workload, rounds, device)
-            if results:
-                teller.workload(results)
-        if page is not None:
-            write_atomically(page, markdown(teller.results, run.machine(device), rounds))
-    except WrongError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
-    except (SubjectError, NoDeviceError, OSError) as error:
+        try:
+            for workload in workloads:
+                results = run.bench(subjects, workload, rounds, device)
+                if results:
+                    teller.workload(results)
+        except WrongError as error:
+            wrong = str(error)
+        for form, path in asked.items() if teller.results else ():
+            files.write(form, path, teller.results, teller.where, rounds)
+    except (SubjectError, NoDeviceError, OSError, ImportError) as error:
         click.echo(f"could not run: {error}", err=True)
         sys.exit(COULD_NOT_RUN)
+    if wrong:
+        click.echo(wrong, err=True)
+        sys.exit(1)
     code, note = (0, "") if fail_if_slower is None else too_slow(teller.results, fail_if_slower)
     teller.finished(note)
     sys.exit(code)

@@ -120,7 +120,7 @@ def _on_cuda(timed: Timed, calls: int) -> float:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 @contextmanager

@@ -36,11 +36,10 @@ class Teller:
         first = results[0]
         self.console.print(escape(f"\n{first.workload.name}: {first.workload.about}"), soft_wrap=True)
         table = Table(box=box.SIMPLE_HEAD)
-        for title in ("subject", "median", f"beside {first.subject}", "interval", "limit", "sees from"):
-            table.add_column(escape(title), justify="left" if title == "subject" else "right")
-        table.add_column("verdict")
+        for title in titles(first.subject):
+            table.add_column(escape(title), justify="left" if title in ("subject", "verdict") else "right")
         for result in results:
-            table.add_row(*map(escape, _cells(result)))
+            table.add_row(*map(escape, cells(result)))
         self.console.print(table)
 
     def finished(self, note: str) -> None:
@@ -52,7 +51,13 @@ class Teller:
             click.echo(json.dumps(told))
 
 
-def _cells(result: Result) -> list[str]:
+def titles(base: str) -> tuple[str, ...]:
+    """What stands above the cells."""
+    return ("subject", "median", f"beside {base}", "interval", "limit", "sees from", "verdict")
+
+
+def cells(result: Result) -> list[str]:
+    """A result in words, one a title; what is not known is left empty."""
     beside, times_limit = result.beside_base, result.times_limit
     at_limit = "" if times_limit is None else f"{times_limit:.2f} x {_us(result.limit_us)}"
     if beside is None:

@@ -45,6 +45,12 @@ class Workload:
         """Requests of the scenario."""
         return len(self.scenario.requests)
 
+    @property
+    def family(self) -> str | None:
+        """What it has in common with workloads of other sizes; None if it comes in one size alone."""
+        family, _, size = self.name.rpartition("-")
+        return family if size == str(self.num_requests) else None
+
 
 def workloads() -> dict[str, Workload]:
     """All workloads by name; the published ones first."""

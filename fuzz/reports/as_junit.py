@@ -27,7 +27,7 @@ def as_junit(report: Report) -> str:
         suite.add_testcase(case)
         xml.add_testsuite(suite)
     xml.time = report.elapsed_s
-    text: bytes = xml.tostring()  # type: ignore[no-untyped-call]
+    text: bytes = xml.tostring()
     return text.decode()
 
 

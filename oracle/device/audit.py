@@ -48,7 +48,7 @@ def audit(device: torch.device, profiles: bool = False) -> Iterator[Record]:
 @contextmanager
 def unaudited() -> Iterator[None]:
     """Leave the block out of an audit that is going on: it is the checker's own business."""
-    mode = torch.cuda.get_sync_debug_mode() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+    mode = torch.cuda.get_sync_debug_mode() if torch.cuda.is_initialized() else 0
     if mode:
         torch.cuda.set_sync_debug_mode(0)
     try:

@@ -37,19 +37,19 @@ def enable() -> torch.device:
                 f"PyTorch has room for one private backend, and {taken!r} has taken it; run --device sim without it"
             )
         rename_privateuse1_backend(NAME)
-        torch._register_device_module(NAME, runtime)  # type: ignore[no-untyped-call]
+        torch._register_device_module(NAME, runtime)
         _libraries.append(_library())
     return torch.device(NAME, DEVICE_INDEX)
 
 
 def _library() -> torch.library.Library:
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("aten", "IMPL")
     for name in FACTORIES:
         packet, _, overload = name.partition(".")
         factory = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        library.impl(name, partial(_make, factory), "PrivateUse1")  # type: ignore[no-untyped-call]
+        library.impl(name, partial(_make, factory), "PrivateUse1")
     # `torch.tensor` copies to the device below the level at which tensor subclasses are heard.
-    library.impl("_copy_from", _copy_from, "PrivateUse1")  # type: ignore[no-untyped-call]
+    library.impl("_copy_from", _copy_from, "PrivateUse1")
     return library
 
 

@@ -1,14 +1,15 @@
-"""How fast the seeded draw is beside plain Hypothesis, on the same property and mix in one process.
+"""How fast the fuzzer is, beside plain Hypothesis on the same property and mix, and beside the bare calls.
 
-Both draw from the one generator and judge each scenario in full; only the source of choices differs.
-Rounds alternate, so that a machine that slows down slows both. Nothing is asserted about time.
+Hypothesis and the seeded draw use the one generator and judge each scenario in full; only the source of choices
+differs. Rounds alternate, so that a machine that slows down slows both. Nothing is asserted about time.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import click
 import hypothesis
@@ -24,6 +25,7 @@ from fuzz.start import run
 from fuzz.strategies import scenarios
 from fuzz.verdict import Judgement
 from impl.builtin import BUILTIN
+from impl.config import Level, Outputs, PoolerConfig, PoolFn
 from oracle.scenario import Scenario
 
 SCENARIOS: Final = 300
@@ -32,7 +34,7 @@ SUBJECT: Final = BUILTIN["hostsplit"]
 MIX: Final = for_subjects([SUBJECT])
 CPU: Final = torch.device("cpu")
 
-Judge = Callable[[Scenario], None]
+Judge = Callable[[Scenario], object]
 Source = Callable[[int, Judge], None]
 
 
@@ -84,7 +86,7 @@ def test_seeded_draw_against_hypothesis(benchmark: BenchmarkFixture, capsys: pyt
         rounds.append((*measured(with_seeds, first_seed), *measured(with_hypothesis, first_seed)))
 
     with torch.inference_mode():
-        benchmark.pedantic(both, rounds=ROUNDS)  # type: ignore[no-untyped-call]
+        benchmark.pedantic(both, rounds=ROUNDS)
     report = [f"the seeded draw beside Hypothesis, medians of {len(rounds)} alternating rounds:"]
     # A scenario may hold little or much, so the results compared are told too.
     for place, what in enumerate(("scenarios", "results")):
@@ -96,3 +98,42 @@ def test_seeded_draw_against_hypothesis(benchmark: BenchmarkFixture, capsys: pyt
         }  # fmt: skip
     with capsys.disabled():
         click.echo("\n" + "\n  ".join(report))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_whole_scenario_beside_the_bare_calls_in_it(
+    benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_calls_s = 0.0
+
+    def build(config: PoolerConfig, level: Level) -> PoolFn:
+        pool = SUBJECT.build(config, level)
+
+        def timed(hidden_states: torch.Tensor, metadata: Any) -> Outputs:
+            nonlocal in_calls_s
+            started_s = time.perf_counter()
+            try:
+                return pool(hidden_states, metadata)
+            finally:
+                in_calls_s += time.perf_counter() - started_s
+
+        return timed
+
+    subject = replace(SUBJECT, build=build)
+    first_seeds = count(0, SCENARIOS)
+    ratios: list[float] = []
+
+    def judge_all() -> None:
+        nonlocal in_calls_s
+        in_calls_s, started_s = 0.0, time.perf_counter()
+        with_seeds(next(first_seeds), lambda scenario: run(scenario, subject, CPU))
+        ratios.append((time.perf_counter() - started_s) / in_calls_s)
+
+    with torch.inference_mode():
+        benchmark.pedantic(judge_all, rounds=2 * ROUNDS)
+    benchmark.extra_info["times_the_bare_calls"] = median(ratios)
+    with capsys.disabled():
+        click.echo(
+            f"\na whole scenario takes {median(ratios):.1f} times its bare calls "
+            f"(median of {len(ratios)} rounds; {min(ratios):.1f} to {max(ratios):.1f})"
+        )

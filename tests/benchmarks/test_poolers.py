@@ -85,9 +85,9 @@ def test_pooling(benchmark: BenchmarkFixture, workload: Workload, subject: str, 
                 torch.cuda.synchronize()
 
         if timed.reset is None:
-            benchmark.pedantic(call, rounds=ROUNDS, iterations=calls)  # type: ignore[no-untyped-call]
+            benchmark.pedantic(call, rounds=ROUNDS, iterations=calls)
         else:
-            benchmark.pedantic(call, setup=timed.reset, rounds=ROUNDS * calls)  # type: ignore[no-untyped-call]
+            benchmark.pedantic(call, setup=timed.reset, rounds=ROUNDS * calls)
 
 
 def participant(workload: Workload, subject: str, device: str) -> Timed:

@@ -19,7 +19,7 @@ TESTS: Final = {
     "oracle/rows.py": ("test_rows", "peers/test_content", "test_zoo"),
     "oracle/metadata.py": ("test_metadata", "test_guard", "test_zoo"),
     "oracle/guard.py": ("test_guard",),
-    "oracle/contracts": ("test_guard", "test_zoo"),
+    "oracle/contracts": ("test_contracts", "test_guard", "test_zoo"),
 }
 """By module, the tests that are for it: its own, NumPy's of the peers', and the zoo, which tries it all."""
 EVERY_SO_MANY: Final = 12
@@ -52,7 +52,7 @@ def check(module: str) -> str:
 def _made_of(module: str) -> Sequence[Any]:
     from impl.builtin import BUILTIN
 
-    own = BUILTIN.get(Path(module).stem)
+    own = BUILTIN.get(Path(module).stem.removesuffix("_pooler"))
     return [own] if own else list(BUILTIN.values())
 
 

@@ -16,12 +16,15 @@ from tests.mutants import judges
 from tests.mutants.mutate import ROOT, Judge, Mutant, copy_of_tree, mutant, noticed, places, put_before, sample
 
 SEED: Final = 1
-IMPL: Final = ("impl/sliced.py", "impl/grouped.py", "impl/hostsplit.py", "impl/methods.py", "impl/pooler.py")
+IMPL: Final = (
+    "impl/sliced.py", "impl/grouped.py", "impl/hostsplit.py", "impl/packed.py", "impl/packed_pooler.py",
+    "impl/methods.py", "impl/pooler.py", "impl/special.py", "impl/late_interaction.py", "impl/verify.py",
+)  # fmt: skip
 ORACLE: Final = (
     "oracle/reference.py", "oracle/approx.py", "oracle/rows.py", "oracle/metadata.py", "oracle/guard.py",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "oracle/contracts").glob("*.py")),
 )  # fmt: skip
-ORACLE_SAMPLE: Final = 80
+ORACLE_SAMPLE: Final = 300
 PAGE: Final = ROOT / "docs/mutants.md"
 ARGUED: Final = Path(__file__).parent / "argued.toml"
 
@@ -38,8 +41,8 @@ that does not run, a decorator gone. Each is tried in a process of its own; one 
 Of `impl/` every mutant is judged, by a short fuzz of the built-in poolers ({fuzz} scenarios each, seed {fuzz_seed}),
 then by the same on the simulated device ({simulated} scenarios each), then by `poolproof check`. Of `oracle/` {sample}
 are drawn (seed {seed}) and judged by the tests of their module, and by every {every}th pooler of the zoo. Left out,
-and counted nowhere: changes of `|`, which is written in annotations, `impl/vllm`, `impl/special.py`,
-`impl/late_interaction.py`, `impl/verify.py`, `oracle/device` and `oracle/scenario.py`.
+and counted nowhere: changes of `|`, which is written in annotations, `impl/vllm`, `oracle/device` and
+`oracle/scenario.py`.
 
 What nobody notices is argued, by name, or stands there as a gap. Those argued are put before the first judge alone.
 """
