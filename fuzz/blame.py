@@ -1,7 +1,7 @@
 """Whose result is wrong, in which rows, and where these rows come from: facts, for others to put into words."""
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import torch
@@ -56,13 +56,19 @@ def blame(outcome: Outcome, universe: Universe) -> Blame | None:
     """The first request of the outcome whose result is a tensor with wrong rows, if there is one."""
     if len(outcome.results) != len(outcome.call.names):
         return None
-    for name, expected, actual in outcome.pairs():
-        if isinstance(actual, torch.Tensor) and 1 <= actual.dim() <= 2 and len(expected.shape) == actual.dim():
-            wrong = list(_wrong_rows(name, expected, actual, universe))
-            if wrong:
-                num_due, num_got = (shape[0] if len(shape) == 2 else 1 for shape in (expected.shape, actual.shape))
-                return Blame(name, num_due, num_got, len(wrong), tuple(wrong[:MAX_WRONG_ROWS]))
-    return None
+    found = (blamed(name, expected, actual, universe) for name, expected, actual in outcome.pairs())
+    return next((one for one in found if one is not None), None)
+
+
+def blamed(name: str, expected: Expected, actual: Any, universe: Universe) -> Blame | None:
+    """What is wrong with the rows of one request's result, if it is a tensor and should be."""
+    if not isinstance(actual, torch.Tensor) or not 1 <= actual.dim() <= 2 or len(expected.shape) != actual.dim():
+        return None
+    wrong = list(_wrong_rows(name, expected, actual, universe))
+    if not wrong:
+        return None
+    num_due, num_got = (shape[0] if len(shape) == 2 else 1 for shape in (expected.shape, actual.shape))
+    return Blame(name, num_due, num_got, len(wrong), tuple(wrong[:MAX_WRONG_ROWS]))
 
 
 def _wrong_rows(name: str, expected: Expected, actual: torch.Tensor, universe: Universe) -> Iterator[WrongRow]:

@@ -112,6 +112,11 @@ class Report:
     """Whether a finding that the ledger has is no violation."""
 
     @property
+    def covered(self) -> list[tuple[str, int]]:
+        """Each feature with how many scenarios had it, the most frequent first, ties by name."""
+        return sorted(self.mix.items(), key=lambda entry: (-entry[1], entry[0]))
+
+    @property
     def unknown(self) -> list[Finding]:
         """The findings that the ledger doesn't have."""
         return [finding for finding in self.findings if not finding.known]
@@ -167,9 +172,8 @@ class Campaign:
             judgements.append(judgement)
             self.settle(scenario, subject, judgement)
         self.report.scenarios += 1
-        found = features(scenario)
-        self.report.mix.update(found)
-        note_scenario(self.report.together, found)
+        self.report.mix.update(features(scenario))
+        note_scenario(self.report.together, scenario)
         return judgements
 
     def open_ledger(self, ledger: Sequence[Known]) -> None:

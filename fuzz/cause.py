@@ -55,7 +55,8 @@ def cause(subject: str, scenario: Scenario, judgement: Judgement) -> Cause:
     blame = judgement.blame
     broken = judgement.beneath or judgement.contract
     pooling_type = judgement.pooling_type
-    if blame is not None:
+    if blame is not None and scenario.traffic is None:
+        # What is wrong in an engine lies around the pooler as a rule, whatever it pools.
         pooling_type = next(scenario.pooling_type(own) for own in scenario.requests if own.name == blame.request)
     return Cause(
         subject=subject,

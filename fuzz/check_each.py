@@ -5,7 +5,8 @@ scenarios, in workers that can be replaced, shows by which one.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -54,8 +55,9 @@ def check(
         while len(reports) < len(specs):
             while waiting and len(running) <= (os.cpu_count() or 1):
                 place = waiting.pop(0)
-                running[place] = Expendable(context_for(device), dict, limits, place)
-                running[place].give(_check_spec, specs[place], str(device), directory, fixed, sync_budget, ledger)
+                make = _maker(subjects[place], specs[place], device, sync_budget)
+                running[place] = Expendable(context_for(device), make, limits, place)
+                running[place].give(_check_subject, str(device), directory, fixed, ledger)
             wait_for(list(running.values()), 0.2)
             for place, process in list(running.items()):
                 match process.read():
@@ -83,10 +85,19 @@ def check(
     return merged([reports[place] for place in sorted(reports)])
 
 
-def _check_spec(
-    _: object, watch: Watch, spec: str, device: str, directory: Path | None, fixed: Sequence[Scenario],
-    sync_budget: int | None, ledger: Sequence[Known],
-) -> Report:  # fmt: skip
+def _maker(subject: Subject, spec: str, device: torch.device, sync_budget: int | None) -> Callable[[], Subject]:
+    """How a process comes by its subject: a fork has it already, but CUDA does not survive one."""
+    return partial(load, spec, sync_budget) if device.type == "cuda" else lambda: subject
+
+
+def _check_subject(
+    subject: Subject,
+    watch: Watch,
+    device: str,
+    directory: Path | None,
+    fixed: Sequence[Scenario],
+    ledger: Sequence[Known],
+) -> Report:
     """Check a subject in this process; each event is a sign of life."""
 
     def tell(event: Event) -> None:
@@ -95,7 +106,7 @@ def _check_spec(
             watch.tell(event)
 
     watch.begin(0, 0)
-    return check_one(load(spec, sync_budget), named(device), directory, tell, fixed, ledger)
+    return check_one(subject, named(device), directory, tell, fixed, ledger)
 
 
 def _searched(

@@ -1,120 +1,32 @@
-"""The command line. It parses, calls, and hands events to a reader; torch is imported only when needed."""
+"""The commands. Each parses, calls, and hands events to a reader; torch is imported only when needed."""
 
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from fuzz.bench.cli import bench
-from fuzz.cli_corpus import COULD_NOT_RUN, FINDINGS, LEDGER, REGRESSIONS, corpus, corpus_defaults
+from fuzz.cli_corpus import COULD_NOT_RUN, REGRESSIONS, corpus, corpus_defaults
+from fuzz.cli_options import (
+    DEFAULT_MAX_TIME,
+    Duration,
+    budget_option,
+    device_option,
+    hang_option,
+    json_option,
+    known_option,
+    ledger_option,
+    memory_option,
+    report_option,
+    save_option,
+    subject_option,
+)
+from fuzz.cli_session import Session
 
 if TYPE_CHECKING:
-    import torch
-
-    from fuzz.campaign import Report
-    from fuzz.ledger import Known
     from fuzz.settings import Found
-
-DEFAULT_MAX_TIME = "30s"
-
-
-class Duration(click.ParamType[float]):
-    """A time span such as 90, 30s, 5m or 2h."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds."""
-        text = str(value).strip().lower()
-        factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
-        try:
-            seconds = float(text[:-1]) * factor if factor else float(text)
-        except ValueError:
-            seconds = -1.0
-        if not 0 < seconds < float("inf"):
-            self.fail(f"{value!r} is not a time span; say for example 30s, 5m or 2h", param, ctx)
-        return seconds
-
-
-class Size(click.ParamType[int]):
-    """An amount of memory such as 500MB or 4GB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes."""
-        number, unit = str(value).strip().upper()[:-2], str(value).strip().upper()[-2:]
-        factor = {"MB": 1 << 20, "GB": 1 << 30}.get(unit, 0)
-        try:
-            size = int(float(number) * factor)
-        except (ValueError, OverflowError):
-            size = 0
-        if size <= 0:
-            self.fail(f"{value!r} is not an amount of memory; say for example 500MB or 4GB", param, ctx)
-        return size
-
-
-subject_option = click.option(
-    "--subject", "specs", multiple=True, metavar="SPEC",
-    help="A built-in name, vllm==X.Y.Z, vllm@DIR, vllm, vllm-v1, vllm-v2 (also ==X.Y.Z or @DIR), "
-    "path/to/file.py:factory or package.module:factory. Repeatable. Left out: all built-ins.",
-)  # fmt: skip
-device_option = click.option(
-    "--device", "device_name", type=click.Choice(["auto", "cpu", "cuda", "sim"]), default="auto", show_default=True,
-    help="Where the hidden states lie; auto takes CUDA if there is one. sim: a simulated device, on which waits count.",
-)  # fmt: skip
-budget_option = click.option(
-    "--sync-budget", type=click.IntRange(min=0), metavar="N",
-    help="How often a call may wait for the device, instead of what each subject declares.",
-)  # fmt: skip
-save_option = click.option(
-    "--save", "directory", type=click.Path(path_type=Path, file_okay=False), default=FINDINGS,
-    show_default=True, metavar="DIR", help="Where findings are kept.",
-)  # fmt: skip
-
-
-class ReportForm(click.ParamType[tuple[str, Path]]):
-    """A form of report, and where it goes: `html` or `html=path/to/file`."""
-
-    name = "report"
-    default_names: Final = {
-        "html": "report.html", "junit": "junit.xml", "sarif": "report.sarif", "github": "annotations.txt",
-        "json": "report.json", "markdown": "report.md",
-    }  # fmt: skip
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
-        """Form and path."""
-        form, _, path = str(value).partition("=")
-        if form not in self.default_names:
-            self.fail(f"{form!r} is no form of report; say one of {', '.join(self.default_names)}", param, ctx)
-        return form, Path(path or f".poolproof/{self.default_names[form]}")
-
-
-hang_option = click.option(
-    "--hang-after", type=Duration(), default="10s", show_default=True, metavar="TIME",
-    help="How long a scenario may take before its process is ended and it counts as one that hangs.",
-)  # fmt: skip
-memory_option = click.option(
-    "--memory-limit", type=Size(), default="4GB", show_default=True, metavar="SIZE",
-    help="How much each process may allocate beyond what it begins with, on Linux and not with CUDA.",
-)  # fmt: skip
-ledger_option = click.option(
-    "--ledger", "ledger_directory", type=click.Path(path_type=Path, file_okay=False), default=LEDGER,
-    show_default=True, metavar="DIR", help="The project's own known failures, besides those that ship.",
-)  # fmt: skip
-known_option = click.option(
-    "--known", type=click.Choice(["report", "allow"]), default="report", show_default=True,
-    help="Whether a finding that the ledger of known failures has still counts, or only new ones do.",
-)  # fmt: skip
-report_option = click.option(
-    "--report", "reports", type=ReportForm(), multiple=True, metavar="FORM[=PATH]",
-    help="Write a report besides: html, junit, sarif, github, json or markdown. Repeatable.",
-)  # fmt: skip
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of stdout."
-)
 
 
 def _version() -> str:
@@ -223,7 +135,7 @@ def fuzz(
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
-    with _Session(as_json, reports) as session:
+    with Session(as_json, reports) as session:
         import secrets
 
         from fuzz.campaign import Budget, Search
@@ -293,7 +205,7 @@ def check(
 
     Scenarios that were promoted (`poolproof corpus promote`) are among the fixed ones.
     """
-    with _Session(as_json, reports) as session:
+    with Session(as_json, reports) as session:
         from fuzz.campaign import Report
         from fuzz.check_each import check as run_check
         from fuzz.corpus import promoted
@@ -330,7 +242,7 @@ def replay(
 
     Without --subject it runs on the subject that the finding or the trace names.
     """
-    with _Session(as_json, reports) as session:
+    with Session(as_json, reports) as session:
         from fuzz.replay import replay as run_replay
 
         device = session.device(device_name, sync_budget)
@@ -348,7 +260,7 @@ def replay(
 @device_option
 def export(file: Path, form: str, spec: str | None, output: Path | None, device_name: str) -> None:
     """Write a saved finding as a standalone test, or as an issue for a tracker."""
-    with _Session(as_json=False) as session:
+    with Session(as_json=False) as session:
         from fuzz.export import as_issue, as_pytest
         from fuzz.findings import write_atomically
         from fuzz.replay import finding_in
@@ -371,7 +283,7 @@ def audit(specs: tuple[str, ...], compare: tuple[str, ...], device_name: str, as
 
     Where there is no CUDA it is the simulated device.
     """
-    with _Session(as_json) as session:
+    with Session(as_json) as session:
         from fuzz.audit import measure
         from fuzz.audit_table import failed, show
 
@@ -396,7 +308,7 @@ def releases(versions: tuple[str, ...], markdown: Path | None, ledger_directory:
 
     Exit status: 0 all that is found is known, 1 something is new, 2 something could not be judged.
     """
-    with _Session(as_json) as session:
+    with Session(as_json) as session:
         from fuzz.findings import write_atomically
         from fuzz.releases import RELEASES, survey
         from fuzz.releases_table import show
@@ -431,99 +343,3 @@ def subjects() -> None:
 
 main.add_command(corpus)
 main.add_command(bench)
-
-
-class _Session:
-    """One command: its reader of events, its report, and its way out."""
-
-    def __init__(self, as_json: bool, reports: tuple[tuple[str, Path], ...] = ()) -> None:
-        from fuzz.settings import Found
-        from fuzz.terminal import Terminal
-
-        self.reports = reports
-        self.terminal: Terminal = Terminal(as_json)
-        self.report: Report | None = None
-        found = click.get_current_context().find_object(Found)
-        if found is not None:
-            # Not on stdout, where `export` writes.
-            click.echo(f"settings: {found.path}", err=True)
-
-    def __enter__(self) -> "_Session":
-        import torch
-
-        # Tensors are small: threads cost more than they bring, and runs should repeat.
-        torch.set_num_threads(1)
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        from fuzz.cluster import ClusterError
-        from fuzz.findings import ExportError
-        from impl.config import SubjectError
-        from oracle.device.backend import NoDeviceError
-        from oracle.scenario import ScenarioError
-
-        if isinstance(error, (ClusterError, ExportError, SubjectError, ScenarioError, NoDeviceError, OSError)):
-            self.terminal.could_not_run(str(error))
-            sys.exit(COULD_NOT_RUN)
-
-    def specs(self, specs: tuple[str, ...]) -> list[str]:
-        """The specs given, or all built-ins, each once."""
-        from impl.builtin import BUILTIN
-
-        return list(dict.fromkeys(specs)) or list(BUILTIN)
-
-    def subjects(self, specs: tuple[str, ...], sync_budget: int | None = None) -> list[Any]:
-        """What the specs name.
-
-        Raises:
-            SubjectError: one of them can't be had.
-        """
-        from impl.loading import load
-
-        return [load(spec, sync_budget) for spec in self.specs(specs)]
-
-    def device(self, name: str, sync_budget: int | None = None) -> "torch.device":
-        """The device of that name; a replay is told to use the same, and the same budget.
-
-        Raises:
-            NoDeviceError: there is none here, or none on which a budget can be held.
-        """
-        from oracle.device.backend import NoDeviceError
-        from oracle.device.named import named
-
-        device = named(name)
-        if device.type == "cpu" and sync_budget is not None:
-            raise NoDeviceError("on a CPU nothing waits, so no sync budget can be held; run with --device sim")
-        self.terminal.replay_options = f" --device {device.type}" if device.type != "cpu" else ""
-        if sync_budget is not None:
-            self.terminal.replay_options += f" --sync-budget {sync_budget}"
-        return device
-
-    def ledger(self, directory: Path) -> list["Known"]:
-        """What is known of failures: what ships, and the project's own.
-
-        Raises:
-            ScenarioError: an entry is damaged.
-        """
-        from fuzz.ledger import entries, shipped
-
-        return [*shipped(), *entries(directory)]
-
-    def exit(self, known: str = "report") -> NoReturn:
-        """Print the report and leave with its exit code."""
-        assert self.report is not None
-        self.report.allows_known = known == "allow"
-        self._write_reports(self.report)
-        self.terminal.finished(self.report)
-        sys.exit(self.report.exit_code)
-
-    def _write_reports(self, report: "Report") -> None:
-        """Write the reports asked for; one that can't be written is an error, told with all that was found."""
-        from fuzz.reports.forms import write
-
-        for form, path in self.reports:
-            try:
-                write(form, report, path)
-                report.notes.append(f"{form} report: {path}")
-            except OSError as error:
-                report.error = f"the {form} report can't be written: {error}"

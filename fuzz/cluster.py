@@ -23,7 +23,7 @@ from fuzz.crew import PATIENCE_S
 from fuzz.expendable import Limits
 from fuzz.explain import counted
 from fuzz.findings import Finding
-from fuzz.jobs import Workbench
+from fuzz.jobs import Setup
 from fuzz.outpost import Order, Outpost, Stint, answered, asked
 from fuzz.ranges import Fell, Ranges
 from fuzz.relay import relay
@@ -69,9 +69,9 @@ def in_cluster(address: str | None, limits: Limits, state: State | None = None) 
 
 @contextmanager
 def _hired(
-    ray: Any, address: str, limits: Limits, campaign: Campaign, bench: Workbench, first: int
+    ray: Any, address: str, limits: Limits, campaign: Campaign, setup: Setup, first: int
 ) -> Iterator[tuple["_Cluster", Examine]]:
-    if bench.device.type == "cuda":
+    if setup.device.type == "cuda":
         raise ClusterError("on a cluster poolers are judged on the CPU or the simulated device: run with --device cpu")
     _knock(address)
     try:
@@ -79,7 +79,7 @@ def _hired(
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _absent(address, error) from None
     try:
-        cluster = _Cluster(ray, Order.of(campaign, bench, limits), campaign, first)
+        cluster = _Cluster(ray, Order.of(campaign, setup, limits), campaign, first)
         yield cluster, cluster.examine
         if cluster.num_lost:
             campaign.report.notes.append(

@@ -27,7 +27,7 @@ from fuzz.expendable import (
     limits_on,
     wait_for,
 )
-from fuzz.jobs import Workbench, play, reloaded
+from fuzz.jobs import Setup, play, reloaded
 from fuzz.ranges import Fell, Outcome, Past, Ranges
 from fuzz.verdict import Judgement, Verdict
 from oracle import contracts
@@ -71,18 +71,18 @@ class _Worker:
 class Crew:
     """So many workers, and processes for a job of their own."""
 
-    def __init__(self, bench: Workbench, size: int, limits: Limits, first: int = 0) -> None:
-        self.limits = limits_on(bench.device, limits)
+    def __init__(self, setup: Setup, size: int, limits: Limits, first: int = 0) -> None:
+        self.limits = limits_on(setup.device, limits)
         self.ranges = Ranges(first)
         self.tick: Callable[[], None] = lambda: None
         """Called a few times a second, whatever is being waited for."""
         self.warnings: list[str] = []
-        self._bench = bench
-        self._context = context_for(bench.device)
-        self._make_bench: Callable[[], Workbench] = lambda: bench
-        if bench.device.type == "cuda":
-            specs = [(subject.spec, dict(subject.sync_budgets)) for subject in bench.subjects]
-            self._make_bench = partial(reloaded, specs, str(bench.device), bench.mix, bench.seed)
+        self._setup = setup
+        self._context = context_for(setup.device)
+        self._make_setup: Callable[[], Setup] = lambda: setup
+        if setup.device.type == "cuda":
+            specs = [(subject.spec, dict(subject.sync_budgets)) for subject in setup.subjects]
+            self._make_setup = partial(reloaded, specs, str(setup.device), setup.mix, setup.seed)
         self._made = 0
         self._workers = [_Worker(self._process()) for _ in range(size)]
         self._again: list[_Range] = []
@@ -150,7 +150,7 @@ class Crew:
 
     def _process(self) -> Expendable:
         self._made += 1
-        return Expendable(self._context, self._make_bench, self.limits, self._made)
+        return Expendable(self._context, self._make_setup, self.limits, self._made)
 
     def _attend(self, others: Sequence[Expendable]) -> None:
         self.tick()
@@ -207,7 +207,7 @@ class Crew:
     def _bury(self, worker: _Worker, done: _Range, death: Death) -> None:
         """Note at which scenario a process died, and have the rest of its range done again."""
         index = min(max(death.index, done.first), done.stop - 1)
-        scenario = next(scenarios(self._bench.mix, self._bench.seed, index))
+        scenario = next(scenarios(self._setup.mix, self._setup.seed, index))
         self._died[index].append(Fell(index, death.position, scenario, self.judged(death), worker.past(index)))
         rest = (
             _Range(done.first, index),

@@ -92,6 +92,7 @@ def _step(picture: StepPicture, styles: _Styles, width: int) -> Iterator[Text]:
     cells += [_Cell("--", "dim")] * min(picture.padding, 4)
     if picture.padding > 4:
         cells.append(_Cell(f"{picture.padding} of padding", "dim"))
+    cells += [_Cell(f"{name} answered", "dim") for name in picture.answered]
     yield from _wrapped(cells, head, width)
 
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import torch
 
-from fuzz.runner import Fallen, raised
+from fuzz.blame import blame, blamed
+from fuzz.fallen import Fallen, raised
+from fuzz.traced import traced
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, params_given, params_of
 from impl.config import Subject, SubjectError
@@ -64,12 +66,18 @@ class EngineRun:
 
     def all_steps(self) -> Judgement:
         """Take steps until every request has left, or one falls."""
+        return replace(self._judged(), trace=tuple(map(traced, self.trace)))
+
+    def _judged(self) -> Judgement:
         try:
             self._run()
             if self._borrowed is not None:
                 return replace(self._borrowed, comparisons=self.comparisons)
             return Judgement(Verdict.HOLDS, self.comparisons)
         except Fallen as fallen:
+            if len(self.trace) == self._number:
+                # The engine did not come to tell of this step, so all that is known is what it computed.
+                self.trace.append(EngineStep(tuple(self._spans)))
             return fallen.judgement(self.comparisons, self._number)
         except Exception:
             return Judgement(Verdict.UNKNOWN, self.comparisons, "", traceback.format_exc(), self._number)
@@ -82,6 +90,7 @@ class EngineRun:
         idle = 0
         for number in range(max_steps):
             self._number = number
+            self._spans = ()
             self._deliver(number)
             step = self._step()
             self._settle(step)
@@ -117,12 +126,7 @@ class EngineRun:
                 self._guarded(lambda name=request.name: self.engine.abort(name))
 
     def _step(self) -> EngineStep:
-        self._spans = ()
-        try:
-            step: EngineStep = self._guarded(self.engine.step)
-        except Fallen:
-            self.trace.append(EngineStep(tuple(self._spans)))
-            raise
+        step: EngineStep = self._guarded(self.engine.step)
         self.trace.append(step)
         self._fall_if(contracts.batch_belongs_together(step.slot_problems), "batch-belongs-together")
         return step
@@ -160,8 +164,13 @@ class EngineRun:
             problem = None
             if prompt_len != request.prompt_len:
                 problem = f"request {span.name} has prompt length {prompt_len}, but should have {request.prompt_len}"
-            elif any(getattr(params, name, None) != getattr(due, name, None) for name in PARAMS):
-                problem = f"request {span.name} has pooling params {params}, but should have {due}"
+            else:
+                wrong = [name for name in PARAMS if getattr(params, name, None) != getattr(due, name, None)]
+                if wrong:
+                    has, should = (
+                        ", ".join(f"{name} {getattr(own, name, None)}" for name in wrong) for own in (params, due)
+                    )
+                    problem = f"request {span.name} is pooled with {has}, but should be with {should}"
             self._fall_if(contracts.batch_belongs_together([problem] if problem else []), "batch-belongs-together")
         self._given = call, hidden_states.clone(), copy.deepcopy(list(metadata.pooling_params))
 
@@ -187,7 +196,8 @@ class EngineRun:
         if borrows:
             self._borrowed = Fallen(Verdict.VIOLATES, borrows.contract, borrows.message).judgement(0, len(self.trace))
         if broken:
-            raise Fallen(Verdict.VIOLATES, broken.contract, broken.message)
+            wrong = blame(outcome, self.world.universe)
+            raise Fallen(Verdict.VIOLATES, broken.contract, broken.message, blame=wrong)
         self.comparisons += len(call.names)
 
     def _settle(self, step: EngineStep) -> None:
@@ -205,11 +215,11 @@ class EngineRun:
             results = self._results.get(name, [])
             self._fall_if(contracts.finishes_once(name, results), "finishes-once")
             result = results[0]
-            message = result is not None and contracts.wrong_result(
-                self.world.expected(name), result, self.world.universe.origin
-            )
+            due, universe = self.world.expected(name), self.world.universe
+            message = result is not None and contracts.wrong_result(due, result, universe.origin)
             if message:
-                raise Fallen(Verdict.VIOLATES, "values", f"request {name} {message}, after the engine handed it out")
+                told = f"after the engine handed it out, request {name} {message}"
+                raise Fallen(Verdict.VIOLATES, "values", told, blame=blamed(name, due, result, universe))
             self.comparisons += 1
         self._fall_if(contracts.nothing_left_behind(self.engine.leftovers()), "nothing-left-behind")
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from fuzz.runner import Fallen, Run
+from fuzz.fallen import Fallen
+from fuzz.runner import Run
 from fuzz.verdict import Judgement
 from fuzz.world import World
 from impl.config import Subject

@@ -111,16 +111,16 @@ class Watch:
 
 
 Job = Callable[..., Any]
-"""`job(bench, watch, *arguments)`, a function of a module's top level."""
+"""`job(setup, watch, *arguments)`, a function of a module's top level."""
 
 
 class Expendable:
-    """A process with a bench to work at, which does one job at a time."""
+    """A process with a setup to work with, which does one job at a time."""
 
     def __init__(
         self,
         context: ForkContext | ForkServerContext,
-        make_bench: Callable[[], Any],
+        make_setup: Callable[[], Any],
         limits: Limits,
         seed: int,
     ) -> None:
@@ -128,7 +128,7 @@ class Expendable:
         self._at = context.RawArray("q", 2)
         self._connection, theirs = context.Pipe()
         self._last_words, trace = context.Pipe(duplex=False)
-        arguments = (make_bench, self._connection, theirs, trace, self._at, limits, seed)
+        arguments = (make_setup, self._connection, theirs, trace, self._at, limits, seed)
         self._process = context.Process(target=_serve, args=arguments)
         with _no_interrupt():
             self._process.start()
@@ -219,7 +219,7 @@ def _no_interrupt() -> Iterator[None]:
 
 
 def _serve(
-    make_bench: Callable[[], Any],
+    make_setup: Callable[[], Any],
     parents: Connection,
     connection: Connection,
     trace: Connection,
@@ -244,18 +244,18 @@ def _serve(
     np.random.seed(seed)
     torch.manual_seed(seed)
     watch = Watch(at, limits.scenario_s, connection)
-    bench, limited = None, False
+    setup, limited = None, False
     while True:
         try:
             job, arguments = connection.recv()
         except (EOFError, OSError):
             return
         try:
-            bench = make_bench() if bench is None else bench
+            setup = make_setup() if setup is None else setup
             if not limited:
                 _limit(limits.memory_bytes)
                 limited = True
-            said: Message = Done(job(bench, watch, *arguments))
+            said: Message = Done(job(setup, watch, *arguments))
         except SubjectError as error:
             said = Failed(SubjectError(str(error)))
         except MemoryError:

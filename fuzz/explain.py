@@ -5,7 +5,7 @@ Nothing here prints or knows of a terminal, a page or a tracker; `fuzz.drawing` 
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -13,8 +13,9 @@ from typing import Final
 from fuzz.blame import Blame, Origin
 from fuzz.features import departures
 from fuzz.findings import Finding
+from fuzz.traced import TracedStep
 from oracle.contracts import Contract, named
-from oracle.scenario import Scenario, Step
+from oracle.scenario import Scenario, Traffic
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,14 @@ class StepPicture:
 
     index: int
     events: tuple[str, ...]
-    """What happened before it: preemptions, aborts."""
+    """What happened before it: preemptions, aborts; in an engine also who arrives and who starts over."""
     runs: tuple[Run, ...]
     padding: int
     empty_group_at: int | None
     falls: bool
     """Whether the contract is broken at this step."""
+    answered: tuple[str, ...] = ()
+    """Whose result an engine handed out after it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def explain(finding: Finding) -> Explanation:
         contract=contract,
         subject=finding.subject,
         requests=tuple(_describe_requests(finding.scenario)),
-        steps=tuple(pictures(finding.scenario, finding.step, finding.blame)),
+        steps=tuple(pictures(finding.scenario, finding.step, finding.blame, finding.trace)),
         options=describe_options(finding.scenario),
         observed=observed,
         expected=expected,
@@ -127,14 +130,17 @@ def facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
 def headline(finding: Finding) -> str:
     """One sentence in plain words, without the project's vocabulary."""
     where = "" if finding.step is None else f" in step {finding.step}"
+    who, given = "The pooler", "input that an engine can produce"
+    if finding.scenario.traffic is not None:
+        who, given = "The engine", "traffic that clients can bring"
     if finding.verdict == "unstable":
         return _unstable(finding)
     if finding.verdict == "hangs":
-        return "The pooler does not come back, on input that an engine can produce."
+        return f"{who} does not come back, on {given}."
     if finding.contract == "process-survives":
-        return f"The pooler {finding.message}, on input that an engine can produce."
+        return f"{who} {finding.message}, on {given}."
     if finding.verdict == "crashes":
-        return f"The pooler raises an error{where}, on input that an engine can produce."
+        return f"{who} raises an error{where}, on {given}."
     if finding.contract == "reject-or-be-right":
         wrong = (
             finding.blame
@@ -146,7 +152,7 @@ def headline(finding: Finding) -> str:
     if blame is None or _is_arithmetic(blame):
         said = finding.message.removeprefix(f"step {finding.step}: ")
         return f"In step {finding.step}, {said}." if where else f"{said[:1].upper()}{said[1:]}."
-    cause = _cause(blame, finding.scenario, finding.step)
+    cause = _cause(blame, list(pictures(finding.scenario, finding.step, None, finding.trace)), finding.step)
     return f"Request {blame.request} {_what(blame)}{where}{': ' + cause if cause else ''}."
 
 
@@ -205,14 +211,14 @@ def _what(blame: Blame) -> str:
     return "got its rows in the wrong order" if due == got else "got some of its rows in place of others"
 
 
-def _cause(blame: Blame, scenario: Scenario, step: int | None) -> str:
+def _cause(blame: Blame, steps: Sequence[StepPicture], step: int | None) -> str:
     """The one slip that explains every wrong row, if there is one."""
     if not blame.num_got:
         return ""
     lost = {row.due for row in blame.wrong} - {row.got for row in blame.wrong} - {None}
     place = {
         (run.request, run.first + offset): (picture.index, row)
-        for picture in pictures(scenario, step, None)
+        for picture in steps
         for row, (run, offset) in enumerate((run, offset) for run in picture.runs for offset in range(run.count))
     }
 
@@ -220,11 +226,11 @@ def _cause(blame: Blame, scenario: Scenario, step: int | None) -> str:
         return place.get((origin.request, origin.position)) if origin and origin.kind == "token" else None
 
     if blame.num_got < blame.num_due and len(lost) == blame.num_due - blame.num_got:
-        steps = {where[0] for where in map(at, lost) if where}
-        chunks = [run for picture in pictures(scenario, step, None) if {picture.index} == steps for run in picture.runs
+        lost_in = {where[0] for where in map(at, lost) if where}
+        chunks = [run for picture in steps if {picture.index} == lost_in for run in picture.runs
                   if run.request == blame.request]  # fmt: skip
-        if step not in steps and chunks and chunks[0].count == len(lost):
-            return f"its chunk of step {steps.pop()} is missing"
+        if step not in lost_in and chunks and chunks[0].count == len(lost):
+            return f"its chunk of step {lost_in.pop()} is missing"
     moved = {
         (got[0] - due[0], got[1] - due[1])
         for due, got in ((at(row.due), at(row.got)) for row in blame.wrong)
@@ -241,7 +247,8 @@ def _cause(blame: Blame, scenario: Scenario, step: int | None) -> str:
 
 def _observed_and_expected(finding: Finding, contract: Contract[object]) -> tuple[str, str]:
     blame = finding.blame
-    if blame is None or _is_arithmetic(blame):
+    if blame is None or _is_arithmetic(blame) or finding.scenario.traffic is not None:
+        # Of an engine the message says more: whether the pooler was wrong, or what came out after it.
         message = finding.message.removeprefix(f"step {finding.step}: ")
         observed, _, expected = message.partition(", but should ")
         return observed, f"should {expected}" if expected else contract.rule
@@ -250,45 +257,78 @@ def _observed_and_expected(finding: Finding, contract: Contract[object]) -> tupl
     return observed, f"{of} has {_rows(blame.num_due)}: its own, in prompt order"
 
 
-def pictures(scenario: Scenario, falls_at: int | None, blame: Blame | None) -> Iterator[StepPicture]:
-    """Each step's rows as they lie in memory, those that were wrongly got marked."""
+@dataclass(frozen=True)
+class _Taken:
+    """A step that was taken, whoever planned it."""
+
+    events: tuple[str, ...]
+    batch: Sequence[tuple[str, int, int]]
+    """Request, position of its first token, number of tokens."""
+    padding: int = 0
+    empty_group_at: int | None = None
+    answered: tuple[str, ...] = ()
+
+
+def pictures(
+    scenario: Scenario, falls_at: int | None, blame: Blame | None, trace: Sequence[TracedStep] = ()
+) -> Iterator[StepPicture]:
+    """Each step's rows as they lie in memory, those that were wrongly got marked; an engine's steps are its trace."""
     requests = {request.name: request for request in scenario.requests}
-    computed = {name: request.num_cached_tokens for name, request in requests.items()}
     misplaced = {row.got for row in blame.wrong if row.got} if blame else set()
-    for index, step in enumerate(scenario.steps):
-        for name in (*step.preempted, *step.aborted):
-            computed[name] = requests[name].num_cached_tokens
+    taken = _planned(scenario) if scenario.traffic is None else _traced(scenario.traffic, list(requests), trace)
+    for index, step in enumerate(taken):
         runs: list[Run] = []
-        groups = groupby(step.scheduled, key=lambda entry: requests[entry[0]].task)
+        groups = groupby(step.batch, key=lambda entry: requests[entry[0]].task)
         for group, (_, members) in enumerate(groups):
-            for name, count in members:
-                first = computed[name]
-                computed[name] += count
+            for name, first, count in members:
                 runs.append(
                     Run(
                         request=name,
                         first=first,
                         count=count,
                         opens=first == 0,
-                        closes=computed[name] == requests[name].prompt_len,
+                        closes=first + count == requests[name].prompt_len,
                         group=group,
                         misplaced=frozenset(
                             origin.position
                             for origin in misplaced
                             if origin.kind == "token"
                             and origin.request == name
-                            and first <= origin.position < computed[name]
+                            and first <= origin.position < first + count
                         ),
                     )
                 )
         yield StepPicture(
-            index, tuple(_events(step)), tuple(runs), step.padding, step.empty_group_at, index == falls_at
+            index, step.events, tuple(runs), step.padding, step.empty_group_at, index == falls_at, step.answered
         )
 
 
-def _events(step: Step) -> Iterator[str]:
-    yield from (f"preempt {name}" for name in step.preempted)
-    yield from (f"abort {name}" for name in step.aborted)
+def _planned(scenario: Scenario) -> Iterator[_Taken]:
+    """The steps of a scenario that has its own."""
+    cached = {request.name: request.num_cached_tokens for request in scenario.requests}
+    computed = dict(cached)
+    for step in scenario.steps:
+        for name in (*step.preempted, *step.aborted):
+            computed[name] = cached[name]
+        batch = [(name, computed[name], count) for name, count in step.scheduled]
+        for name, count in step.scheduled:
+            computed[name] += count
+        events = [*(f"preempt {name}" for name in step.preempted), *(f"abort {name}" for name in step.aborted)]
+        yield _Taken(tuple(events), batch, step.padding, step.empty_group_at)
+
+
+def _traced(traffic: Traffic, names: Sequence[str], trace: Sequence[TracedStep]) -> Iterator[_Taken]:
+    """The steps that an engine made of its traffic."""
+    reached: dict[str, int] = {}
+    for number, step in enumerate(trace):
+        arrivals = list(zip(names, traffic.arrivals, strict=True))
+        events = ["reset the prefix cache"] * (number in traffic.cache_resets)
+        events += [f"{name} arrives" for name, arrival in arrivals if arrival.at == number]
+        events += [f"abort {name}" for name, arrival in arrivals if arrival.abort_at == number]
+        events += [f"preempt {name}" for name in step.preempted]
+        events += [f"{name} starts over" for name, first, _ in step.batch if first < reached.get(name, 0)]
+        reached.update({name: first + count for name, first, count in step.batch})
+        yield _Taken(tuple(events), step.batch, answered=step.finished)
 
 
 def _describe_requests(scenario: Scenario) -> Iterator[str]:

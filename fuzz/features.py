@@ -62,22 +62,12 @@ def _schedule_features(scenario: Scenario) -> Iterable[str]:
     order: list[str] = []
     for step in scenario.steps:
         names = [name for name, _ in step.scheduled]
-        if len(names) > 1:
-            continued = {place for place, name in enumerate(names) if chunks[name]}
-            if 0 in continued:
-                yield "continued first"
-            if len(names) - 1 in continued:
-                yield "continued last"
-            if continued - {0, len(names) - 1}:
-                yield "continued between"
         chunks.update(names)
         groups = len([task for task, _ in groupby(names, key=tasks.__getitem__)])
         if groups > 1:
             yield "mixed tasks"
         if groups > 2:
             yield "three groups"
-        if groups > 3:
-            yield "four groups"
         common = [name for name in order if name in names]
         if common != [name for name in names if name in order]:
             yield "batch order changed"
@@ -86,8 +76,27 @@ def _schedule_features(scenario: Scenario) -> Iterable[str]:
         yield "two chunks"
     if any(count > 2 for count in chunks.values()):
         yield "three chunks"
-    if any(count > 3 for count in chunks.values()):
-        yield "four chunks"
+
+
+def finer(scenario: Scenario) -> set[str]:
+    """More labels, for pairs: many groups and chunks, and where in its batch a request is continued."""
+    tasks = {request.name: request.task for request in scenario.requests}
+    chunks: Counter[str] = Counter()
+    found = set()
+    for step in scenario.steps:
+        names = [name for name, _ in step.scheduled]
+        if len([task for task, _ in groupby(names, key=tasks.__getitem__)]) > 3:
+            found.add("four groups")
+        if len(names) > 1:
+            last = len(names) - 1
+            places = (
+                {0: "first", last: "last"}.get(place, "between") for place, name in enumerate(names) if chunks[name]
+            )
+            found.update(f"continued {place}" for place in places)
+        chunks.update(names)
+    if max(chunks.values(), default=0) > 3:
+        found.add("four chunks")
+    return found
 
 
 def owed(mix: Mix) -> set[str]:

@@ -16,9 +16,11 @@ from fuzz.cause import Cause, cause, fingerprint
 from fuzz.ledger import Recalled
 from fuzz.shrink import shrink
 from fuzz.start import run
+from fuzz.traced import TracedStep
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.config import Subject
+from impl.vllm.fetch import cache
 from oracle.scenario import Scenario, check_version, convert, dump_json, from_builtins, parse_json, to_builtins
 
 FILE_VERSION: Final = 1
@@ -73,6 +75,8 @@ class Finding:
     """The step of the scenario at which it falls."""
     blame: Blame | None = None
     """Whose rows are wrong, if rows are."""
+    trace: tuple[TracedStep, ...] = ()
+    """What an engine did, step by step, up to where it fell; unknown if it took its process with it."""
     before: Before | None = None
     """What it takes to have been run in the same process before, if it does not fail alone."""
     known: str = ""
@@ -107,6 +111,7 @@ class Finding:
             "place": self.place,
             "count": self.count,
             "file": self.file,
+            "trace": msgspec.to_builtins(self.trace),
             "before": None if self.before is None else msgspec.to_builtins(self.before),
             "known": self.known,
             "url": self.url,
@@ -153,6 +158,7 @@ class Failure:
             spec=self.spec,
             step=seen.step,
             blame=seen.blame,
+            trace=seen.trace,
         )
 
     def told(self) -> tuple[Finding, Cause]:
@@ -195,8 +201,10 @@ def from_failure(
 
 
 def relative(place: str) -> str:
-    """File and line, the file relative to the working directory or to the installed packages if it lies below."""
+    """File and line, the file relative to the working directory, the installed packages or a fetched release."""
     path, colon, line = place.rpartition(":")
+    if Path(path).is_relative_to(cache()):
+        return f"{Path(*Path(path).relative_to(cache()).parts[1:])}{colon}{line}"
     for root in (Path.cwd(), Path(sysconfig.get_path("purelib"))):
         if Path(path).is_relative_to(root):
             return f"{Path(path).relative_to(root)}{colon}{line}"
@@ -328,6 +336,7 @@ class _FindingFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooling_type: str = ""
     step: int | None = None
     blame: Blame | None = None
+    trace: tuple[TracedStep, ...] = ()
     before: Before | None = None
     known: str = ""
     url: str = ""
@@ -368,6 +377,7 @@ def finding_from(data: Any, file: str | None) -> Finding:
         file=file,
         step=kept.step,
         blame=kept.blame,
+        trace=kept.trace,
         before=kept.before,
         known=kept.known,
         url=kept.url,

@@ -29,7 +29,7 @@ _NO_MEMORY: Final = ("MemoryError", "can't allocate memory")
 
 
 @dataclass(frozen=True)
-class Workbench:
+class Setup:
     """What a process works with."""
 
     subjects: Sequence[Subject]
@@ -38,14 +38,14 @@ class Workbench:
     seed: int
 
 
-def reloaded(specs: Sequence[tuple[str, dict[str, SyncBudget]]], device: str, mix: Mix, seed: int) -> Workbench:
-    """A bench in a process that inherits nothing: subjects are loaded by their specs.
+def reloaded(specs: Sequence[tuple[str, dict[str, SyncBudget]]], device: str, mix: Mix, seed: int) -> Setup:
+    """The setup of a process that inherits nothing: subjects are loaded by their specs.
 
     Raises:
         SubjectError: one of them can't be had.
     """
     subjects = [replace(load(spec), sync_budgets=budgets) for spec, budgets in specs]
-    return Workbench(subjects, torch.device(device), mix, seed)
+    return Setup(subjects, torch.device(device), mix, seed)
 
 
 @dataclass
@@ -71,17 +71,16 @@ class Played:
         self.verdicts += other.verdicts
 
 
-def play(bench: Workbench, watch: Watch, first: int, stop: int, spared: Sequence[int]) -> Played:
+def play(setup: Setup, watch: Watch, first: int, stop: int, spared: Sequence[int]) -> Played:
     """Judge the scenarios of a range on each subject but the `spared` ones."""
     played = Played(stop)
-    for index, scenario in zip(range(first, stop), scenarios(bench.mix, bench.seed, first), strict=False):
-        judgements = _on_each(bench, watch, index, scenario, spared)
+    for index, scenario in zip(range(first, stop), scenarios(setup.mix, setup.seed, first), strict=False):
+        judgements = _on_each(setup, watch, index, scenario, spared)
         if judgements is None:
             continue
         played.scenarios += 1
-        found = features(scenario)
-        played.mix.update(found)
-        note_scenario(played.together, found)
+        played.mix.update(features(scenario))
+        note_scenario(played.together, scenario)
         for position, judgement in judgements:
             if judgement.verdict.is_finding or judgement.verdict is Verdict.UNKNOWN:
                 played.failures.append((index, position, scenario, judgement))
@@ -92,21 +91,21 @@ def play(bench: Workbench, watch: Watch, first: int, stop: int, spared: Sequence
 
 
 def alone(
-    bench: Workbench, watch: Watch, scenario: Scenario, position: int, index: int = 0, limit_s: float | None = None
+    setup: Setup, watch: Watch, scenario: Scenario, position: int, index: int = 0, limit_s: float | None = None
 ) -> Judgement:
     """Judge one scenario on one subject."""
     watch.begin(index, position, limit_s)
-    judgement = _judged(World(scenario, bench.device), bench.subjects[position])
+    judgement = _judged(World(scenario, setup.device), setup.subjects[position])
     watch.rest()
     return judgement
 
 
-def smaller(bench: Workbench, watch: Watch, failure: Failure, position: int, max_time_s: float) -> Scenario:
+def smaller(setup: Setup, watch: Watch, failure: Failure, position: int, max_time_s: float) -> Scenario:
     """The smallest scenario that fails like this one; each step on the way is told, for it may end the process."""
 
     def judge(candidate: Scenario) -> Judgement:
-        served = supports(bench.subjects[position], candidate)
-        return alone(bench, watch, candidate, position) if served else NOT_SERVED
+        served = supports(setup.subjects[position], candidate)
+        return alone(setup, watch, candidate, position) if served else NOT_SERVED
 
     if not failure.is_shown_by(failure.scenario, judge(failure.scenario)):
         return failure.scenario
@@ -114,32 +113,32 @@ def smaller(bench: Workbench, watch: Watch, failure: Failure, position: int, max
 
 
 def follow(
-    bench: Workbench, watch: Watch, spans: Sequence[Span], scenario: Scenario, position: int, index: int
+    setup: Setup, watch: Watch, spans: Sequence[Span], scenario: Scenario, position: int, index: int
 ) -> Judgement:
     """Judge a scenario in a process that has been through others before."""
     for first, stop in spans:
-        for before, drawn in enumerate(islice(scenarios(bench.mix, bench.seed, first), stop - first), first):
-            _on_each(bench, watch, before, drawn, ())
+        for before, drawn in enumerate(islice(scenarios(setup.mix, setup.seed, first), stop - first), first):
+            _on_each(setup, watch, before, drawn, ())
     for earlier in range(position):
-        if supports(bench.subjects[earlier], scenario):
-            alone(bench, watch, scenario, earlier, index)
-    return alone(bench, watch, scenario, position, index)
+        if supports(setup.subjects[earlier], scenario):
+            alone(setup, watch, scenario, earlier, index)
+    return alone(setup, watch, scenario, position, index)
 
 
 def _on_each(
-    bench: Workbench, watch: Watch, index: int, scenario: Scenario, spared: Sequence[int]
+    setup: Setup, watch: Watch, index: int, scenario: Scenario, spared: Sequence[int]
 ) -> list[tuple[int, Judgement]] | None:
     """What becomes of a scenario on each subject that serves it, None if none does."""
-    positions = [place for place, subject in enumerate(bench.subjects) if supports(subject, scenario)]
-    if not positions or not runs_on(scenario, bench.device):
+    positions = [place for place, subject in enumerate(setup.subjects) if supports(subject, scenario)]
+    if not positions or not runs_on(scenario, setup.device):
         return None
     judgements = []
     watch.begin(index, positions[0])
-    world = World(scenario, bench.device)
+    world = World(scenario, setup.device)
     for position in positions:
         if position not in spared:
             watch.begin(index, position)
-            judgements.append((position, _judged(world, bench.subjects[position])))
+            judgements.append((position, _judged(world, setup.subjects[position])))
     watch.rest()
     return judgements
 

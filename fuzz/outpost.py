@@ -26,7 +26,7 @@ from fuzz.crew import Crew
 from fuzz.examine import Examiner
 from fuzz.expendable import Limits
 from fuzz.findings import Finding
-from fuzz.jobs import Played, Workbench, reloaded
+from fuzz.jobs import Played, Setup, reloaded
 from fuzz.mix import Mix
 from fuzz.ranges import Fell, Outcome, Ranges
 from impl.config import SubjectError, SyncBudget
@@ -47,13 +47,13 @@ class Order:
     """From where relative specs are seen, if there is the same there."""
 
     @classmethod
-    def of(cls, campaign: Campaign, bench: Workbench, limits: Limits) -> Self:
+    def of(cls, campaign: Campaign, setup: Setup, limits: Limits) -> Self:
         """The order for a campaign."""
         return cls(
-            [(subject.spec, dict(subject.sync_budgets)) for subject in bench.subjects],
-            str(bench.device),
-            bench.mix,
-            bench.seed,
+            [(subject.spec, dict(subject.sync_budgets)) for subject in setup.subjects],
+            str(setup.device),
+            setup.mix,
+            setup.seed,
             limits,
             campaign.shrink_time_s,
             str(Path.cwd()),
@@ -75,10 +75,10 @@ class Outpost:
     def __init__(self, order: Order, tick: Callable[[], None]) -> None:
         if Path(order.directory).is_dir():
             os.chdir(order.directory)
-        bench = reloaded(order.specs, str(named(order.device)), order.mix, order.seed)
-        self._crew = Crew(bench, 1, order.limits)
+        setup = reloaded(order.specs, str(named(order.device)), order.mix, order.seed)
+        self._crew = Crew(setup, 1, order.limits)
         self._crew.tick = tick
-        self._examiner = Examiner(self._crew, bench.subjects, order.seed, order.shrink_time_s)
+        self._examiner = Examiner(self._crew, setup.subjects, order.seed, order.shrink_time_s)
 
     def __enter__(self) -> Self:
         return self

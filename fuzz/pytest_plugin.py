@@ -128,7 +128,7 @@ def _duration(text: str) -> float:
     """
     import click
 
-    from fuzz.cli import Duration
+    from fuzz.cli_options import Duration
 
     try:
         return Duration().convert(text, None, None)

@@ -8,21 +8,22 @@ from typing import Final
 
 import torch
 
-from fuzz import trace as traces
 from fuzz.campaign import Budget, Campaign, Listener, Report, Started
 from fuzz.crew import Crew
 from fuzz.expendable import Limits
 from fuzz.features import features
-from fuzz.findings import Before, Failure, Finding, read
-from fuzz.jobs import Workbench, follow
+from fuzz.findings import Before, Failure, Finding, finding_from
+from fuzz.jobs import Setup, follow
 from fuzz.mix import for_subjects
 from fuzz.start import runs_on
+from fuzz.trace import Trace, trace_from, trace_of, write
+from fuzz.trace import compared as compared_traces
 from fuzz.verdict import Judgement
 from fuzz.world import supports
 from impl.config import Subject, SubjectError
 from impl.loading import load
 from oracle.device.ops import NAME as SIMULATED
-from oracle.scenario import Scenario
+from oracle.scenario import Scenario, from_builtins, parse_json
 
 CHANCES: Final = 20
 """Fresh processes in which a finding that shows by chance is tried before it is held to be gone."""
@@ -47,13 +48,38 @@ def replay(
         SubjectError: no subject is named, or it doesn't serve the scenario.
         OSError: the file can't be read, or the trace not be written.
     """
-    kept = traces.read(file)
-    scenario, finding = (kept.scenario, None) if kept else read(file)
-    named = kept or finding
-    if not specs and named is None:
-        raise SubjectError(f"{file} holds a scenario, not a finding: say with --subject on what to run it")
+    return _replayed(_kept_in(file), file, specs, device, listener, sync_budget, alone, trace)
+
+
+def _kept_in(file: Path) -> Scenario | Finding | Trace:
+    data = parse_json(file.read_bytes())
+    match data:
+        case {"kind": "trace"}:
+            return trace_from(data)
+        case {"kind": "finding"}:
+            return finding_from(data, str(file))
+    return from_builtins(data)
+
+
+def _replayed(
+    kept: Scenario | Finding | Trace,
+    file: Path,
+    specs: Sequence[str],
+    device: torch.device,
+    listener: Listener,
+    sync_budget: int | None = None,
+    alone: bool = False,
+    trace: Path | None = None,
+) -> Report:
+    finding = kept if isinstance(kept, Finding) else None
     before = None if specs or alone or finding is None else finding.before
-    specs = list(specs) or [str(named and named.spec)]
+    if isinstance(kept, Scenario):
+        scenario = kept
+        if not specs:
+            raise SubjectError(f"{file} holds a scenario, not a finding: say with --subject on what to run it")
+    else:
+        scenario = kept.scenario
+        specs = specs or [kept.spec]
     if trace is not None and len(specs) > 1:
         raise SubjectError("a trace is of one engine: name one --subject")
     subjects = [load(spec, sync_budget) for spec in specs]
@@ -69,25 +95,25 @@ def replay(
     if not runs_on(scenario, device):
         raise SubjectError(f"{file} is for an engine, which makes its own tensors: replay it with --device cpu or cuda")
     tries = CHANCES if finding is not None and finding.verdict == "unstable" else 1
+    traces = []
     for subject in subjects:
         for judgement in islice(_judgements(scenario, subject, device, before, sync_budget), tries):
             if judgement.verdict.is_finding:
                 break
         failure = Failure(scenario, subject.name, subject.spec, judgement)
         campaign.settle(scenario, subject, judgement, failure.told)
+        if isinstance(kept, Trace) or trace is not None:
+            traces.append(trace_of(scenario, subject.spec, judgement))
     campaign.report.scenarios += 1
     campaign.report.mix.update(features(scenario))
     report = campaign.finish()
     if finding is not None:
         report.notes.append(compared(finding, report.findings))
-    if kept is not None or trace is not None:
-        with torch.inference_mode():
-            now = traces.traced(scenario, subjects[0], device)
-        if kept is not None:
-            report.notes.append(traces.compared(kept, now))
-        if trace is not None:
-            traces.write(trace, now)
-            report.notes.append(f"trace: {trace}")
+    if isinstance(kept, Trace):
+        report.notes += [compared_traces(kept, now) for now in traces]
+    if trace is not None:
+        write(trace, traces[0])
+        report.notes.append(f"trace: {trace}")
     return report
 
 
@@ -99,9 +125,9 @@ def _judgements(
     if before is not None:
         subjects = [subject if spec == subject.spec else load(spec, sync_budget) for spec in before.specs]
         seed = before.seed
-    bench = Workbench(subjects, device, for_subjects(subjects, device.type == SIMULATED), seed)
+    setup = Setup(subjects, device, for_subjects(subjects, device.type == SIMULATED), seed)
     spans = before.spans if before is not None else ()
-    with Crew(bench, 0, Limits()) as crew:
+    with Crew(setup, 0, Limits()) as crew:
         while True:
             yield crew.judgement(follow, spans, scenario, subjects.index(subject), -1)
 
@@ -114,10 +140,10 @@ def finding_in(file: Path, spec: str | None, device: torch.device) -> Finding:
         SubjectError: the file holds a bare scenario and no subject is named, or the subject holds on it.
         OSError: the file can't be read.
     """
-    finding = read(file)[1]
-    if finding is not None and spec is None:
-        return finding
-    report = replay(file, [spec] if spec else [], device, lambda event: None)
+    kept = _kept_in(file)
+    if isinstance(kept, Finding) and spec is None:
+        return kept
+    report = _replayed(kept, file, [spec] if spec else [], device, lambda event: None)
     if not report.findings:
         raise SubjectError(f"{', '.join(report.subjects)} is not wrong on {file}, so there is nothing to export")
     return replace(report.findings[0], file=str(file))

@@ -5,83 +5,34 @@ the caller's duties are checked before each call and the pooler's after it. A po
 buffer is noted, and from then on given a new one each step, so that what lies deeper shows too.
 """
 
-import copy
-import dataclasses
-import inspect
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 
-from fuzz.blame import Blame, blame
-from fuzz.late import Scored, Scoring
+from fuzz.blame import blame
+from fuzz.fallen import Fallen, place_of_code, raised
+from fuzz.handed_out import HandedOut
+from fuzz.late import Scoring
+from fuzz.pooler_call import PoolerCall, malform
 from fuzz.verdict import Judgement, Verdict
 from fuzz.waits import Waits
 from fuzz.world import World, params_of
 from impl.config import PoolFn, Subject, SubjectError
 from oracle import contracts
-from oracle.contracts import BEFORE, Call, Outcome, Violation, broken_after, first_broken, wrong_result
+from oracle.contracts import BEFORE, Call, Outcome, Violation, broken_after, first_broken
 from oracle.device.audit import audit
 from oracle.device.bindings import bindings
 from oracle.device.memory import data
 from oracle.device.ops import is_our_limit
-from oracle.device.record import is_subjects
-from oracle.device.stream import STREAM, RewrittenSourceError, late_copies
-from oracle.metadata import replace_indices, task_groups
+from oracle.device.stream import late_copies
+from oracle.metadata import task_groups
 from oracle.rows import STALE
-from oracle.scenario import Malformed, Step, refusal
-
-
-class Fallen(Exception):  # noqa: N818 - not an error of ours: it carries the verdict out of the step
-    """The scenario is over before its end."""
-
-    def __init__(
-        self, verdict: Verdict, contract: str, message: str, place: str = "", blame: Blame | None = None
-    ) -> None:
-        super().__init__(message)
-        self.verdict = verdict
-        self.contract = contract
-        self.place = place
-        self.pooling_type = ""
-        self.beneath = ""
-        self.blame = blame
-
-    def judgement(self, comparisons: int, step: int | None) -> Judgement:
-        """What it means for the scenario."""
-        return Judgement(
-            verdict=self.verdict,
-            comparisons=comparisons,
-            contract=self.contract,
-            message=str(self),
-            step=step,
-            place=self.place,
-            pooling_type=self.pooling_type,
-            beneath=self.beneath,
-            blame=self.blame,
-        )
-
-
-@dataclass(frozen=True)
-class PoolerCall:
-    """One call within a step: the pooler, what it is handed, and whether it may refuse."""
-
-    pool: PoolFn
-    hidden_states: torch.Tensor
-    metadata: Any
-    names: Sequence[str]
-    pooling_type: str = ""
-    """What the pooler should compute; empty for a whole pooler, which serves several."""
-    spare_rows: bool = False
-    may_reject: bool = False
-    well_formed: bool = True
-
-
-HandedOut = tuple[str, Any, Any]
-"""A request with its output, due and actual."""
+from oracle.scenario import Step, refusal
 
 
 class Run:
@@ -110,10 +61,7 @@ class Run:
         self.profiles = False
         """Whether an audit on CUDA sees copies and kernels too."""
         self.waits = Waits(world, subject)
-        self._handed_out: list[list[HandedOut]] = []
-        """What each step handed out, this one's last."""
-        self._unread: tuple[int, list[list[HandedOut]]] = (0, [])
-        """How much was launched by the end of the step before, and its outputs, which an async engine reads late."""
+        self._handed_out = HandedOut(self.options, world.universe)
         self._vacated: list[Any] = []
         self.borrowed: Fallen | None = None
         """The first breach of ownership, if the pooler keeps or hands out views of the step's buffer."""
@@ -131,7 +79,7 @@ class Run:
                     if self.borrowed is None:
                         borrowed_at += 1
                     index += 1
-                self._read_when_landed(*self._unread)
+                self._handed_out.end()
                 self._begin_scoring(Step(()))
             grown = self.waits.growth()
             if grown:
@@ -165,7 +113,7 @@ class Run:
                 raise raised(error, may_reject=False) from error
             broken = contracts.refuses_impossible_params(name, refusal(request, self.options), refused)
             if broken:
-                place = _place_of_code(self.subject.verify)
+                place = place_of_code(getattr(self.params[name], "verify", self.subject.verify))
                 raise Fallen(Verdict.VIOLATES, "refuses-impossible-params", broken, place)
             self.comparisons += 1
 
@@ -175,7 +123,7 @@ class Run:
         Raises:
             Fallen: a contract is broken, or the subject raised.
         """
-        self._handed_out.append([])
+        self._handed_out.begin_step()
         for name in (*step.preempted, *step.aborted):
             self.computed[name] = self.world.requests[name].num_cached_tokens
             self.states[name].clean()
@@ -196,7 +144,7 @@ class Run:
             except Fallen as fallen:
                 fallen.pooling_type = call.pooling_type
                 raise
-        self._end_step(hidden_states)
+        self._handed_out.end_step(partial(self._overwrite, hidden_states))
         if self._scoring is not None:
             self._scoring.end([name for name in names if self._is_finished(name)])
         if self.options.reuses_states:
@@ -211,7 +159,7 @@ class Run:
         except Exception as error:
             raise raised(error, may_reject=False) from error
         if broken:
-            raise Fallen(Verdict.VIOLATES, "query-is-let-go", broken, _place_of_code(self._scoring.late.gone))
+            raise Fallen(Verdict.VIOLATES, "query-is-let-go", broken, place_of_code(self._scoring.late.gone))
 
     def _reuse_states(self, step: Step) -> None:
         """Hand on the states of who has left to who starts; another holds an empty one of its own."""
@@ -259,7 +207,7 @@ class Run:
             for name, values in built.items():
                 broken = contracts.cursor_is_a_snapshot(name, values, getattr(cursor, name).tolist())
                 if broken:
-                    place = _place_of_code(metadata.build_pooling_cursor)
+                    place = place_of_code(metadata.build_pooling_cursor)
                     raise Fallen(Verdict.VIOLATES, "cursor-is-a-snapshot", broken, place)
         return metadata
 
@@ -389,8 +337,7 @@ class Run:
         if broken:
             raise self._fallen(broken, call, outcome)
         self.comparisons += max(1, len(call.names))
-        if self.options.async_scheduling or self.options.late_copies:
-            self._handed_out[-1].extend(outcome.pairs())
+        self._handed_out.add(outcome.pairs())
 
     def _fallen(self, broken: Violation, call: PoolerCall, outcome: Outcome) -> Fallen:
         told = broken
@@ -399,104 +346,17 @@ class Run:
         if excused:
             message = contracts.reject_or_be_right(f"{broken.contract}: {broken.message}")
             told = Violation("reject-or-be-right", str(message))
-        place = _place_of_code(call.pool)
+        place = place_of_code(call.pool)
         fallen = Fallen(Verdict.VIOLATES, told.contract, told.message, place, blame(outcome, self.world.universe))
         fallen.beneath = broken.contract if excused else ""
         fallen.pooling_type = call.pooling_type
         return fallen
 
-    def _end_step(self, hidden_states: torch.Tensor) -> None:
-        """Overwrite the step's buffer if it is used again, and read the outputs when an engine would."""
-        if not self.options.async_scheduling:
-            self._read_when_landed(STREAM.position(), self._handed_out)
-            self._overwrite(hidden_states)
-            self._handed_out = []
-            return
-        self._overwrite(hidden_states)
-        self._read_late_outputs()
-        if self.options.late_copies:
-            self._read_when_landed(*self._unread)
-            self._unread = STREAM.position(), self._handed_out
-        self._handed_out = self._handed_out[-1:]
-
     def _overwrite(self, hidden_states: torch.Tensor) -> None:
+        """The engine reuses the step's buffer, if it uses the same one again."""
         if self.borrowed is None:
             hidden_states.fill_(STALE)
-
-    def _read_late_outputs(self) -> None:
-        """Look again at what this step and the last handed out, now that the buffer is overwritten."""
-        for name, expected, actual in chain.from_iterable(self._handed_out):
-            if wrong_result(expected, actual, self.world.universe.origin):
-                raise Fallen(
-                    Verdict.VIOLATES,
-                    "outputs-own-their-rows",
-                    f"request {name}'s output changed after it was handed out, by the next step or its buffer",
-                )
-
-    def _read_when_landed(self, position: int, handed_out: Sequence[Sequence[HandedOut]]) -> None:
-        """Look again at what was handed out, now that the copies launched before `position` have landed."""
-        try:
-            rewritten = STREAM.land(position)
-        except RewrittenSourceError as error:
-            raise Fallen(Verdict.VIOLATES, "values", str(error)) from error
-        why = f"; the host rewrote the source of an upload under way, {', '.join(rewritten)}" if rewritten else ""
-        for name, expected, actual in chain.from_iterable(handed_out):
-            wrong = wrong_result(expected, actual, self.world.universe.origin)
-            if wrong:
-                raise Fallen(
-                    Verdict.VIOLATES, "values", f"when the step's copies had landed, request {name} {wrong}{why}"
-                )
 
 
 def _num_rows(step: Step) -> int:
     return sum(count for _, count in step.scheduled) + step.padding
-
-
-def malform(call: PoolerCall, kind: Malformed) -> PoolerCall:
-    """The same call with a caller's mistake in it; unchanged where the mistake has no room."""
-    if not call.names:
-        return call
-    cursor = copy.copy(call.metadata.pooling_cursor)
-    rows = call.hidden_states
-    last_row = int(cursor.last_token_indices_gpu[-1])
-    match kind:
-        case "missing-scheduled-counts":
-            del cursor.num_scheduled_tokens_cpu
-        case "counts-on-device":
-            device = rows.device if rows.device.type != "cpu" else torch.device("meta")
-            cursor.num_scheduled_tokens_cpu = cursor.num_scheduled_tokens_cpu.to(device)
-        case "gap":
-            if len(call.names) < 2:
-                return call
-            gap_at = int(cursor.first_token_indices_gpu[-1])
-            rows = torch.cat([rows[:gap_at], torch.full_like(rows[:1], torch.nan), rows[gap_at:]])
-            moved = torch.zeros_like(cursor.first_token_indices_gpu)
-            moved[-1] = 1
-            cursor = replace_indices(cursor, moved)
-        case "short-rows":
-            rows = rows[:last_row]
-    metadata = dataclasses.replace(call.metadata, pooling_cursor=cursor)
-    return dataclasses.replace(call, hidden_states=rows, metadata=metadata, may_reject=True, well_formed=False)
-
-
-def raised(error: Exception, may_reject: bool) -> Fallen:
-    """What it means that a subject raised."""
-    message = str(contracts.accepts_valid_input(error))
-    if may_reject:
-        return Fallen(Verdict.REJECTS, "reject-or-be-right", message, _place_of(error))
-    return Fallen(Verdict.CRASHES, "accepts-valid-input", message, _place_of(error))
-
-
-def _place_of(error: Exception) -> str:
-    """File and line of the innermost frame that is the subject's own code."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if is_subjects(frame.filename)] or frames
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
-
-
-def _place_of_code(pool: Any) -> str:
-    """File and line at which what was called is defined, if it is Python."""
-    pool = pool.pool if isinstance(pool, Scored) else pool
-    routine = pool if inspect.isroutine(pool) else getattr(type(pool), "forward", type(pool).__call__)
-    code = getattr(inspect.unwrap(routine), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""

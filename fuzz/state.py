@@ -3,11 +3,13 @@
 The file is replaced as a whole, so whenever a run is killed, it says where the campaign stood a moment ago.
 """
 
+import fcntl
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,10 +20,12 @@ from fuzz.campaign import Campaign
 from fuzz.cause import Cause
 from fuzz.findings import finding_from, write_atomically
 from fuzz.together import note
+from impl.config import SubjectError
 from oracle.scenario import ScenarioError, check_version, convert, parse_json
 
 STATE_VERSION: Final = 2
 FILE_NAME: Final = "campaign.state"
+LOCK_NAME: Final = "campaign.lock"
 KEEP_EVERY_S: Final = 1.0
 
 
@@ -78,6 +82,35 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             # What the run that was killed was about to replace.
             for part in campaign.findings.directory.glob(f"*.{self.pid}.part"):
                 part.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(directory: Path | None) -> Iterator[None]:
+    """See that no other campaign keeps its state and findings in a directory meanwhile.
+
+    The lock goes with this process, however that ends, and is not inherited by its workers.
+
+    Raises:
+        SubjectError: another campaign has the directory.
+    """
+    if directory is None:
+        yield
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / LOCK_NAME).open("w")
+    except OSError:
+        # Nothing can be kept here, by anybody; what is written first says so.
+        yield
+        return
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SubjectError(
+                f"another campaign that is under way keeps its findings in {directory}; give this one its own by --save"
+            ) from None
+        yield
 
 
 class Keeper:

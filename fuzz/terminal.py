@@ -180,7 +180,7 @@ def standing(event: Progressed, budget: Budget) -> str:
 
 def _mix(report: Report) -> Columns:
     """How often each feature came up."""
-    cells = [f"{100 * count / report.scenarios:5.1f} {name}" for name, count in report.mix.most_common()]
+    cells = [f"{100 * count / report.scenarios:5.1f} {name}" for name, count in report.covered]
     return Columns(cells, title="features covered, in % of scenarios:", column_first=True)
 
 

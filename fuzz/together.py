@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Final
 
-from fuzz.features import features
+from fuzz.features import features, finer
 from oracle.scenario import Scenario
 
 MOST_TOLD: Final = 5
@@ -21,8 +21,9 @@ def note(together: Together, others: Mapping[str, Iterable[str]]) -> None:
         together.setdefault(name, set()).update(beside)
 
 
-def note_scenario(together: Together, found: set[str]) -> None:
+def note_scenario(together: Together, scenario: Scenario) -> None:
     """Add the features of one scenario."""
+    found = _labels(scenario)
     note(together, dict.fromkeys(found, found))
 
 
@@ -38,7 +39,7 @@ def to_come(together: Together, more: Iterable[Scenario]) -> Counter[tuple[str, 
     """
     missing = Counter[tuple[str, str]]()
     for scenario in more:
-        for one, other in combinations(sorted(features(scenario)), 2):
+        for one, other in combinations(sorted(_labels(scenario)), 2):
             if other not in together.get(one, ()):
                 missing[one, other] += 1
     return missing
@@ -52,3 +53,7 @@ def told(together: Together, missing: Counter[tuple[str, str]], num_more: int) -
     named = [f"{one} + {other}" for (one, other), _ in sorted(missing.items(), key=lambda own: (-own[1], own[0]))]
     rest = f", and {len(named) - MOST_TOLD} others" if len(named) > MOST_TOLD else ""
     return f"{came}; {num_more:,} more scenarios would bring: {', '.join(named[:MOST_TOLD])}{rest}"
+
+
+def _labels(scenario: Scenario) -> set[str]:
+    return features(scenario) | finer(scenario)

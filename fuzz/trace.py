@@ -5,40 +5,17 @@ The same traffic on the same engine gives the same file, byte for byte.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-import torch
 
-from fuzz.engine import EngineRun
 from fuzz.findings import write_atomically
-from fuzz.start import start
-from fuzz.world import World
-from impl.config import Subject, SubjectError
-from impl.engine import EngineStep
-from oracle.scenario import (
-    Scenario,
-    ScenarioError,
-    check_version,
-    convert,
-    dump_json,
-    from_builtins,
-    parse_json,
-    to_builtins,
-)
+from fuzz.traced import TracedStep
+from fuzz.verdict import Judgement
+from impl.config import SubjectError
+from oracle.scenario import Scenario, ScenarioError, check_version, convert, dump_json, from_builtins, to_builtins
 
 VERSION: Final = 1
-
-
-class TracedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One step of an engine."""
-
-    batch: tuple[tuple[str, int, int], ...] = ()
-    """In batch order: the request, how many of its tokens were computed before, how many were scheduled."""
-    preempted: tuple[str, ...] = ()
-    resumed: tuple[str, ...] = ()
-    finished: tuple[str, ...] = ()
-    """Who was answered."""
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -62,23 +39,15 @@ class _TraceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: tuple[TracedStep, ...]
 
 
-def traced(scenario: Scenario, subject: Subject, device: torch.device) -> Trace:
-    """Run a scenario on an engine and keep what it did.
+def trace_of(scenario: Scenario, spec: str, judgement: Judgement) -> Trace:
+    """What an engine did on a scenario, on which the judgement was passed.
 
     Raises:
         SubjectError: the scenario is not for an engine.
     """
-    run = start(World(scenario, device), subject)
-    if not isinstance(run, EngineRun):
+    if scenario.traffic is None:
         raise SubjectError("only an engine has a trace; this scenario has its own steps")
-    judgement = run.all_steps()
-    steps = tuple(_traced(step) for step in run.trace)
-    return Trace(subject.spec, scenario, judgement.verdict.value, judgement.message, steps)
-
-
-def _traced(step: EngineStep) -> TracedStep:
-    batch = tuple((span.name, span.start, span.count) for span in step.spans)
-    return TracedStep(batch, step.preempted, step.resumed, tuple(step.outputs))
+    return Trace(spec, scenario, judgement.verdict.value, judgement.message, judgement.trace)
 
 
 def dumps(trace: Trace) -> str:
@@ -104,16 +73,12 @@ def write(path: Path, trace: Trace) -> None:
     write_atomically(path, dumps(trace))
 
 
-def read(path: Path) -> Trace | None:
-    """The trace that a file holds; None if it holds something else.
+def trace_from(data: Any) -> Trace:
+    """Read a trace from decoded JSON.
 
     Raises:
         ScenarioError: damaged, of another version, or with a field that can't be.
-        OSError: the file can't be read.
     """
-    data = parse_json(path.read_bytes())
-    if not (isinstance(data, dict) and data.get("kind") == "trace"):
-        return None
     check_version(data, VERSION, "the trace")
     kept = convert(data, _TraceFile)
     scenario = from_builtins(kept.scenario)

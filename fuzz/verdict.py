@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Final
 
 from fuzz.blame import Blame
+from fuzz.traced import TracedStep
 
 
 class Verdict(Enum):
@@ -61,3 +62,5 @@ class Judgement:
     """The contract that is broken where `contract` is `reject-or-be-right`."""
     blame: Blame | None = None
     """Whose rows are wrong, if rows are."""
+    trace: tuple[TracedStep, ...] = ()
+    """What an engine did, step by step, up to where it fell."""

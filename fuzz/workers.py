@@ -17,10 +17,10 @@ from fuzz.examine import Examiner
 from fuzz.expendable import Limits
 from fuzz.explain import counted
 from fuzz.findings import Finding
-from fuzz.jobs import Workbench
+from fuzz.jobs import Setup
 from fuzz.mix import Mix
 from fuzz.ranges import Fell, Outcome, Ranges
-from fuzz.state import Keeper, State
+from fuzz.state import Keeper, State, alone_in
 from fuzz.together import note
 from fuzz.verdict import Verdict
 
@@ -43,7 +43,7 @@ class Hands(Protocol):
         """Hand out what may go out, and take in what comes back within a moment."""
 
 
-Hire = Callable[[Campaign, Workbench, int], AbstractContextManager[tuple[Hands, Examine]]]
+Hire = Callable[[Campaign, Setup, int], AbstractContextManager[tuple[Hands, Examine]]]
 """Gets them for a campaign that goes on from a scenario."""
 
 
@@ -58,26 +58,26 @@ def by_hands(hire: Hire, state: State | None) -> Search:
 
 
 @contextmanager
-def _crew(
-    size: int, limits: Limits, campaign: Campaign, bench: Workbench, first: int
-) -> Iterator[tuple[Crew, Examiner]]:
-    with Crew(bench, size, limits, first) as crew:
+def _crew(size: int, limits: Limits, campaign: Campaign, setup: Setup, first: int) -> Iterator[tuple[Crew, Examiner]]:
+    with Crew(setup, size, limits, first) as crew:
         crew.tick = campaign.tell
-        yield crew, Examiner(crew, campaign.subjects, bench.seed, campaign.shrink_time_s)
+        yield crew, Examiner(crew, campaign.subjects, setup.seed, campaign.shrink_time_s)
 
 
 def _search(hire: Hire, state: State | None, campaign: Campaign, mix: Mix, seed: int, budget: Budget) -> None:
     until_s = None if budget.max_time_s is None else time.monotonic() + budget.max_time_s
-    if state is not None:
-        state.restore(campaign)
-    keeper = Keeper(campaign, state.next if state else 0)
-    keeper.keep()
-    try:
-        with hire(campaign, Workbench(campaign.subjects, campaign.device, mix, seed), keeper.next) as (hands, examine):
-            hands.ranges.until_s = until_s
-            _work(campaign, hands, _Examination(campaign, examine), keeper, budget)
-    finally:
+    setup = Setup(campaign.subjects, campaign.device, mix, seed)
+    with alone_in(campaign.findings.directory):
+        if state is not None:
+            state.restore(campaign)
+        keeper = Keeper(campaign, state.next if state else 0)
         keeper.keep()
+        try:
+            with hire(campaign, setup, keeper.next) as (hands, examine):
+                hands.ranges.until_s = until_s
+                _work(campaign, hands, _Examination(campaign, examine), keeper, budget)
+        finally:
+            keeper.keep()
 
 
 def _work(campaign: Campaign, hands: Hands, examine: "_Examination", keeper: Keeper, budget: Budget) -> None:

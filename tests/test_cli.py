@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fuzz.cli import Duration, main
+from fuzz.cli import main
+from fuzz.cli_options import Duration
 from fuzz.findings import write_atomically
 
 OFF_BY_ONE = """

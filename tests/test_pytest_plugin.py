@@ -83,7 +83,8 @@ def test_an_option_that_makes_no_sense_is_refused(suite: pytest.Pytester) -> Non
     result.stderr.fnmatch_lines(["*'soon' is not a time span*"])
 
 
-def test_the_guard_is_a_fixture(suite: pytest.Pytester) -> None:
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_the_guard_is_a_fixture(processes: str, suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
         import numpy as np
@@ -103,7 +104,7 @@ def test_the_guard_is_a_fixture(suite: pytest.Pytester) -> None:
                 guard(lambda rows, metadata: [rows[1:]], "ALL")(rows, metadata)
         """
     )
-    run(suite).assert_outcomes(passed=1)
+    run(suite, "-n", processes).assert_outcomes(passed=1)
 
 
 def test_nothing_heavy_is_imported_for_a_suite_that_asks_for_nothing(suite: pytest.Pytester) -> None:

@@ -6,38 +6,38 @@ import pytest
 import torch
 
 from fuzz.campaign import Budget, fuzz, scenarios
-from fuzz.features import FLOOR, features
+from fuzz.features import FLOOR
 from fuzz.mix import for_subjects
-from fuzz.together import MOST_TOLD, Together, note_scenario, num_pairs, to_come, told
+from fuzz.together import MOST_TOLD, Together, note, note_scenario, num_pairs, to_come, told
 from impl.builtin import BUILTIN
+from oracle.scenario import Scenario
 
 CPU = torch.device("cpu")
 
 
-def drawn(count: int, first: int = 0) -> list[set[str]]:
+def drawn(count: int, first: int = 0) -> list[Scenario]:
     mix = for_subjects([BUILTIN["hostsplit"]])
-    return [features(scenario) for scenario, _ in zip(scenarios(mix, 1, first), range(count), strict=False)]
+    return [scenario for scenario, _ in zip(scenarios(mix, 1, first), range(count), strict=False)]
 
 
 def test_pairs_are_of_one_scenario() -> None:
     together: Together = {}
-    note_scenario(together, {"a", "b", "c"})
-    note_scenario(together, {"c", "d"})
+    note(together, dict.fromkeys("abc", "abc"))
+    note(together, dict.fromkeys("cd", "cd"))
     assert num_pairs(together) == 4
     assert "d" not in together["a"]
 
 
 def test_what_is_to_come_is_what_more_scenarios_have() -> None:
     together: Together = {}
-    for found in drawn(100):
-        note_scenario(together, found)
-    mix = for_subjects([BUILTIN["hostsplit"]])
-    more = [scenario for scenario, _ in zip(scenarios(mix, 1, 100), range(300), strict=False)]
+    for scenario in drawn(100):
+        note_scenario(together, scenario)
     before = num_pairs(together)
+    more = drawn(300, 100)
     missing = to_come(together, more)
     assert missing
-    for found in drawn(300, 100):
-        note_scenario(together, found)
+    for scenario in more:
+        note_scenario(together, scenario)
     assert num_pairs(together) == before + len(missing)
     assert not to_come(together, more)
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fuzz import trace as traces
 from fuzz.cli import main
-from fuzz.trace import TracedStep, compared, dumps, read, traced, write
+from fuzz.start import run
+from fuzz.trace import Trace, compared, dumps, trace_from, trace_of, write
+from fuzz.traced import TracedStep
+from impl.builtin import BUILTIN
 from impl.config import Subject
-from oracle.scenario import Arrival, Options, Request, Scenario, ScenarioError, Traffic
+from oracle.scenario import Arrival, Options, Request, Scenario, ScenarioError, Traffic, parse_json
 from oracle.scenario import dumps as scenario_text
 from tests.fake_engine import FakeEngine, engine_subject
 
@@ -37,8 +39,13 @@ class ForgetsToRestart(FakeEngine):
         self.computed[name] = 0
 
 
+def traced(engine: Subject | None = None) -> Trace:
+    subject = engine or engine_subject()
+    return trace_of(SCENARIO, subject.spec, run(SCENARIO, subject, CPU))
+
+
 def test_a_trace_tells_each_step_by_hand() -> None:
-    steps = traced(SCENARIO, engine_subject(), CPU).steps
+    steps = traced().steps
     assert steps == (
         TracedStep((("a", 0, 3), ("b", 0, 3))),
         TracedStep((("a", 3, 3),), preempted=("b",), finished=("a",)),
@@ -48,23 +55,23 @@ def test_a_trace_tells_each_step_by_hand() -> None:
 
 
 def test_the_same_traffic_gives_the_same_file_and_it_reads_back(tmp_path: Path) -> None:
-    first, second = (traced(SCENARIO, engine_subject(), CPU) for _ in range(2))
+    first, second = (traced() for _ in range(2))
     assert dumps(first) == dumps(second)
     assert dumps(first).count('{"batch"') == 3, "a step a line"
     write(tmp_path / "trace.json", first)
     assert (tmp_path / "trace.json").read_text() == dumps(first)
-    assert read(tmp_path / "trace.json") == first
+    assert trace_from(parse_json((tmp_path / "trace.json").read_bytes())) == first
 
 
 def test_a_trace_ends_with_the_step_that_fell() -> None:
-    kept = traced(SCENARIO, engine_subject(ForgetsToRestart), CPU)
+    kept = traced(engine_subject(ForgetsToRestart))
     assert kept.verdict == "violates"
     assert "its pooling state still holds 3 rows" in kept.message
     assert kept.steps[-1] == TracedStep((("b", 0, 6),))
 
 
 def test_an_engine_that_does_something_else_the_second_time_is_told() -> None:
-    first, second = (traced(SCENARIO, engine_subject(TossesACoin), CPU) for _ in range(2))
+    first, second = (traced(engine_subject(TossesACoin)) for _ in range(2))
     assert compared(first, first) == "the same trace: 4 steps"
     assert compared(first, second) == "another trace: step 0 was a 0+3, b 0+3; now it is a 0+2"
 
@@ -96,7 +103,7 @@ def test_what_has_no_trace_is_refused(files: Path) -> None:
         return done.output
 
     assert "name one --subject" in refused(str(files / "scenario.json"), "--subject", "x", "--subject", "y")
-    damaged = dumps(traced(SCENARIO, engine_subject(), CPU)).replace('"version": 1', '"version": 7', 1)
+    damaged = dumps(traced()).replace('"version": 1', '"version": 7', 1)
     (files / "newer.json").write_text(damaged)
     assert "the trace has version 7" in refused(str(files / "newer.json"))
 
@@ -104,8 +111,8 @@ def test_what_has_no_trace_is_refused(files: Path) -> None:
 def test_a_scenario_of_steps_has_no_trace(files: Path) -> None:
     plain = Scenario(REQUESTS, ())
     with pytest.raises(Exception, match="only an engine has a trace"):
-        traced(plain, engine_subject(), CPU)
-    damaged = dumps(traced(SCENARIO, engine_subject(), CPU)).replace('"kind": "trace",', '"kind": "trace", "x": 1,')
+        trace_of(plain, "x", run(plain, BUILTIN["sliced"], CPU))
+    damaged = dumps(traced()).replace('"kind": "trace",', '"kind": "trace", "x": 1,')
     (files / "odd.json").write_text(damaged)
     with pytest.raises(ScenarioError, match="unknown field `x`"):
-        traces.read(files / "odd.json")
+        trace_from(parse_json((files / "odd.json").read_bytes()))

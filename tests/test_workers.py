@@ -224,6 +224,25 @@ def test_a_killed_run_leaves_no_process(tmp_path: Path) -> None:
         assert members_of(run.pid) == []
 
 
+def test_two_campaigns_at_a_time_do_not_share_a_directory(tmp_path: Path) -> None:
+    command = [*POOLPROOF, "--subject", "hostsplit", "--save", str(tmp_path)]
+    with subprocess.Popen([*command, "--max-time", "60s"], cwd=ROOT, stdout=subprocess.DEVNULL) as run:
+        while not (tmp_path / FILE_NAME).exists():
+            assert run.poll() is None
+            time.sleep(0.05)
+        kept = kept_in(tmp_path).pid
+        short = [*command, "--max-scenarios", "20"]
+        second = subprocess.run(short, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert second.returncode == 2
+        told = f"could not run: another campaign that is under way keeps its findings in {tmp_path}"
+        assert told in " ".join(second.stderr.split())
+        assert kept_in(tmp_path).pid == kept
+        run.kill()
+    # The first one's end, whatever it was, leaves the directory to others.
+    after = subprocess.run(short, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert after.returncode == 0, after.stderr
+
+
 def members_of(session: int) -> list[int]:
     """The processes of a session that still run."""
     found = []

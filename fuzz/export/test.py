@@ -54,6 +54,11 @@ def as_pytest(finding: Finding) -> str:
     Raises:
         ExportError: it can't be told from outside the harness.
     """
+    if finding.scenario.traffic is not None:
+        raise ExportError(
+            "an engine is its scheduler, batch and runner, which a standalone test would have to set up at length; "
+            "`--as issue` tells the traffic, what the engine did in each step, and how to run it again"
+        )
     if finding.contract not in BY_OUTPUT | BY_CHECK:
         raise ExportError(
             f"{finding.contract} can't be told by a standalone test; those that can are "
@@ -242,7 +247,7 @@ class _Writer:
         yield f"){cut}"
 
     def _malformed(self, call: TracedCall) -> Iterator[str]:
-        """The caller's mistake, where the call has room for it (as in `fuzz.runner.malform`)."""
+        """The caller's mistake, where the call has room for it (as in `fuzz.pooler_call.malform`)."""
         if len(call.names) < (2 if self.options.malformed == "gap" else 1):
             return
         match self.options.malformed:

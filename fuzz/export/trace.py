@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import torch
 
-from fuzz.runner import PoolerCall, Run
+from fuzz.pooler_call import PoolerCall
+from fuzz.runner import Run
 from fuzz.world import World
 from impl.config import Subject
 from oracle.scenario import POOLING_TYPES, Scenario, Step

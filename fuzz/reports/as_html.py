@@ -29,7 +29,7 @@ def as_html(report: Report) -> str:
             }
             for one in told
         ],
-        mix=[(name, count / report.scenarios) for name, count in report.mix.most_common()] if report.scenarios else [],
+        mix=[(name, count / report.scenarios) for name, count in report.covered] if report.scenarios else [],
         rate=report.scenarios / report.elapsed_s if report.elapsed_s else 0.0,
     )
 
@@ -44,6 +44,7 @@ def walk(told: Explanation) -> Iterator[str]:
             parts.append(f"{run.request} gets {counted(run.count, 'row')}{earlier} and {end}")
         if picture.padding:
             parts.append(f"{counted(picture.padding, 'row')} of padding follow")
+        parts += [f"{name} is answered" for name in picture.answered]
         if picture.falls:
             parts.append("here the contract is broken")
         yield "; ".join(parts) or "nobody is scheduled"

@@ -8,6 +8,7 @@ import msgspec
 from fuzz.blame import Blame
 from fuzz.campaign import Report
 from fuzz.findings import Before
+from fuzz.traced import TracedStep
 from oracle.scenario import Scenario
 
 VERSION: Final = 1
@@ -24,6 +25,8 @@ class FindingForm(msgspec.Struct, forbid_unknown_fields=True):
     step: int | None
     message: str
     blame: Blame | None
+    trace: tuple[TracedStep, ...]
+    """What an engine did, step by step."""
     place: str
     count: int
     file: str | None

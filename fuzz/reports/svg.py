@@ -17,8 +17,10 @@ CELL: Final = (44, 26)
 GAP: Final = 10
 """Pixels between two subgroups."""
 LEFT: Final = 70
-PER_LINE: Final = 20
-"""Cells side by side at most."""
+WIDEST: Final = 950
+"""Pixels after which boxes go on below."""
+CHARACTER: Final = 8
+"""Pixels of a character at most, so that no label is wider than its box."""
 MAX_CELLS: Final = 12
 MAX_STEPS: Final = 40
 
@@ -30,9 +32,16 @@ class _Box:
     wrong: bool = False
     starts: bool = False
     """A chunk begins here: a heavier line on the left."""
+    ends: bool = False
+    """A prompt ends here: a heavier line on the right."""
     apart: bool = False
     """A subgroup begins here: a gap on the left."""
     title: str = ""
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return max(CELL[0], CHARACTER * len(self.label) + 8)
 
 
 def draw_steps(told: Explanation) -> str:
@@ -41,6 +50,9 @@ def draw_steps(told: Explanation) -> str:
     for picture in told.steps[:MAX_STEPS]:
         name = f"step {picture.index}"
         lines.append((f'class="step{" falls" if picture.falls else ""}"', name, _boxes(picture, told)))
+    more = len(told.steps) - len(lines)
+    if more > 0:
+        lines.append(("", "", [_Box(f"and {more} more steps", "event")]))
     return _picture(lines, f"the rows of {len(lines)} steps")
 
 
@@ -56,15 +68,24 @@ def draw_result(told: Explanation) -> str:
 
 
 def _boxes(picture: StepPicture, told: Explanation) -> list[_Box]:
-    boxes: list[_Box] = []
+    boxes = [_Box(event, "event") for event in picture.events]
+    if not picture.runs and picture.empty_group_at is None:
+        boxes.append(_Box("nobody", "event", title="nobody is scheduled"))
     group = 0
     for place, run in enumerate(picture.runs):
         if picture.empty_group_at == place:
-            boxes.append(_Box("empty", "none", apart=True, title="an empty subgroup is handed over here"))
+            boxes.append(_EMPTY_GROUP)
         boxes += _run(run, told, apart=run.group != group)
         group = run.group
+    if picture.empty_group_at == len(picture.runs):
+        boxes.append(_EMPTY_GROUP)
     boxes += [_Box("pad", "none", title="a row of padding")] * min(picture.padding, 4)
-    return boxes or [_Box("nobody", "none")]
+    if picture.padding > 4:
+        boxes.append(_Box(f"+{picture.padding - 4}", "none", title=f"{picture.padding - 4} more rows of padding"))
+    return boxes + [_Box(f"{name} answered", "event") for name in picture.answered]
+
+
+_EMPTY_GROUP: Final = _Box("empty", "none", apart=True, title="an empty subgroup is handed over here")
 
 
 def _run(run: Run, told: Explanation, apart: bool) -> Iterator[_Box]:
@@ -82,6 +103,7 @@ def _run(run: Run, told: Explanation, apart: bool) -> Iterator[_Box]:
             _colour(run.request, told),
             position in run.misplaced,
             position == run.first,
+            run.closes and position == run.first + run.count - 1,
             apart and position == run.first,
             title,
         )
@@ -106,18 +128,18 @@ def _colour(request: str, told: Explanation) -> str:
 
 
 def _picture(lines: Sequence[tuple[str, str, list[_Box]]], name: str) -> str:
-    width, height = CELL
+    height = CELL[1]
     parts: list[str] = []
     y, widest = 0, 0
     for attributes, label, boxes in lines:
         parts.append(f'<g {attributes}><text x="0" y="{y + 18}">{escape(label)}</text>')
         x = LEFT
-        for place, box in enumerate(boxes):
-            if place and place % PER_LINE == 0:
-                x, y = LEFT, y + height + 4
+        for box in boxes:
             x += GAP if box.apart else 0
+            if x > LEFT and x + box.width > WIDEST:
+                x, y = LEFT, y + height + 4
             parts.append(_box(box, x, y))
-            x += width
+            x += box.width
             widest = max(widest, x)
         parts.append("</g>")
         y += height + 10
@@ -128,10 +150,11 @@ def _picture(lines: Sequence[tuple[str, str, list[_Box]]], name: str) -> str:
 
 
 def _box(box: _Box, x: int, y: int) -> str:
-    width, height = CELL
+    width, height = box.width, CELL[1]
     shape = f'<rect x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{height - 2}" rx="3"/>'
     label = f'<text x="{x + width / 2:g}" y="{y + 17}" text-anchor="middle">{escape(box.label)}</text>'
-    border = f'<path class="border" d="M{x + 1} {y + 1}v{height - 2}"/>' if box.starts else ""
+    edges = [x + 2] * box.starts + [x + width - 2] * box.ends
+    border = "".join(f'<path class="border" d="M{edge} {y + 1}v{height - 2}"/>' for edge in edges)
     cross = f'<path class="cross" d="M{x + 3} {y + height - 3}L{x + width - 3} {y + 3}"/>' if box.wrong else ""
     title = f"<title>{escape(box.title)}</title>" if box.title else ""
     return f'<g class="{box.style}{" wrong" if box.wrong else ""}">{title}{shape}{cross}{label}{border}</g>'
