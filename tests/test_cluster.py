@@ -22,7 +22,6 @@ from fuzz.workers import in_workers
 from impl.builtin import BUILTIN
 from impl.config import Subject, SubjectError
 from impl.loading import load
-from oracle.scenario import dump_json
 from tests.subjects import RIGHT
 
 CPU = torch.device("cpu")
@@ -50,10 +49,9 @@ def seen(report: Report) -> list[Any]:
     """The findings; of what ends its process without how small it got, which is bounded by time."""
     assert not report.doubts
     assert report.findings
-    return sorted(
-        (own.subject, own.contract, own.count, "" if own.verdict == "crashes" else dump_json(own.to_file()))
-        for own in report.findings
-    )
+    return [
+        (own.subject, own.contract, own.count, None if own.verdict == "crashes" else own) for own in report.findings
+    ]
 
 
 def order_for(subjects: Sequence[Subject], seed: int) -> bytes:
