@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from fuzz.ledger import Known, recall
 from fuzz.mix import Mix, for_subjects, swarm
 from fuzz.runner import Run
 from fuzz.start import runs_on, start
+from fuzz.together import Together, note_scenario, to_come, told
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, supports
 from impl.config import Subject, SubjectError
@@ -33,6 +34,10 @@ from oracle.scenario import Scenario
 STRETCH: Final = 16
 """Scenarios drawn from one mix before the swarm moves on."""
 SHRINK_TIME_S: Final = 4.0
+MORE: Final = 1000
+"""Scenarios that are drawn, and not run, to say what a campaign has not covered."""
+FAR_AHEAD: Final = 1 << 36
+"""A scenario that no campaign comes to."""
 EXIT_CODES: Final = {"holds": 0, "skipped": 0, "violates": 1, "error": 2, "inconclusive": 3}
 """By how a run ended."""
 
@@ -91,6 +96,8 @@ class Report:
     comparisons: int = 0
     findings: list[Finding] = field(default_factory=list)
     mix: Counter[str] = field(default_factory=Counter)
+    together: Together = field(default_factory=dict)
+    """Which features came up in one scenario."""
     verdicts: Counter[str] = field(default_factory=Counter)
     elapsed_s: float = 0.0
     doubts: list[str] = field(default_factory=list)
@@ -166,6 +173,7 @@ class Campaign:
             self.settle(scenario, subject, judgement)
         self.report.scenarios += 1
         self.report.mix.update(features(scenario))
+        note_scenario(self.report.together, scenario)
         return judgements
 
     def open_ledger(self, ledger: Sequence[Known]) -> None:
@@ -262,7 +270,19 @@ def fuzz(
     missing = campaign.owed - set(report.mix)
     if report.scenarios >= FLOOR and missing:
         campaign.doubt(f"the mix was lost: {report.scenarios} scenarios without {', '.join(sorted(missing))}")
+    if report.scenarios >= FLOOR and not report.interrupted:
+        report.notes.append(told(report.together, to_come(report.together, _more(campaign, mix, seed)), MORE))
     return report
+
+
+def _more(campaign: Campaign, mix: Mix, seed: int) -> Iterator[Scenario]:
+    """Scenarios that the campaign has not come to, and which it would run."""
+    served = (
+        scenario
+        for scenario in scenarios(mix, seed, FAR_AHEAD)
+        if runs_on(scenario, campaign.device) and any(supports(subject, scenario) for subject in campaign.subjects)
+    )
+    return islice(served, MORE)
 
 
 def in_this_process(campaign: Campaign, mix: Mix, seed: int, budget: Budget) -> None:

@@ -101,6 +101,18 @@ def _defaults(found: "Found", ctx: click.Context) -> dict[str, Any]:
     metavar="N",
     help="Processes that share the scenarios; what is found doesn't depend on it. 0: in this process, unprotected.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where the scenarios are run: in processes of this machine, or on an existing Ray cluster (poolproof[ray]).",
+)
+@click.option(
+    "--address",
+    metavar="ADDRESS",
+    help="HOST:PORT of the Ray cluster; left out: that of $RAY_ADDRESS, or of this machine.",
+)
 @hang_option
 @memory_option
 @click.option(
@@ -118,22 +130,27 @@ def _defaults(found: "Found", ctx: click.Context) -> dict[str, Any]:
 @json_option
 def fuzz(
     specs: tuple[str, ...], max_time: float | None, max_scenarios: int | None, seed: int | None,
-    workers: int, hang_after: float, memory_limit: int | None, resume: bool, device_name: str,
-    sync_budget: int | None, directory: Path, ledger_directory: Path, known: str,
+    workers: int, engine: str, address: str | None, hang_after: float, memory_limit: int | None, resume: bool,
+    device_name: str, sync_budget: int | None, directory: Path, ledger_directory: Path, known: str,
     reports: tuple[tuple[str, Path], ...], as_json: bool,
 ) -> NoReturn:  # fmt: skip
     """Search for a schedule on which a pooler is wrong."""
     with Session(as_json, reports) as session:
         import secrets
 
-        from fuzz.campaign import Budget
+        from fuzz.campaign import Budget, Search
         from fuzz.campaign import fuzz as run_campaign
+        from fuzz.cluster import in_cluster
         from fuzz.expendable import Limits
         from fuzz.state import kept_in
         from fuzz.workers import in_workers
 
         if resume and not workers:
             raise click.UsageError("--resume needs a worker process; leave out --workers 0")
+        if engine == "ray" and _is_given("workers"):
+            raise click.UsageError("--workers are processes of this machine; a Ray cluster's are as many as its CPUs")
+        if address is not None and engine != "ray":
+            raise click.UsageError("--address is that of a Ray cluster; add --engine ray")
         if max_time is None and max_scenarios is None:
             max_time = Duration().convert(DEFAULT_MAX_TIME, None, None)
         subjects = session.subjects(specs, sync_budget)
@@ -142,6 +159,12 @@ def fuzz(
         if state is not None:
             state.check([subject.spec for subject in subjects], device, seed)
             seed = state.seed
+        limits = Limits(hang_after, memory_limit)
+        search: Search | None = None
+        if engine == "ray":
+            search = in_cluster(address, limits, state)
+        elif workers:
+            search = in_workers(workers, limits, state)
         session.report = run_campaign(
             subjects,
             Budget(max_time, max_scenarios),
@@ -150,9 +173,14 @@ def fuzz(
             directory,
             session.terminal.on_event,
             session.ledger(ledger_directory),
-            in_workers(workers, Limits(hang_after, memory_limit), state) if workers else None,
+            search,
         )
     session.exit(known)
+
+
+def _is_given(option: str) -> bool:
+    """Whether it stands on the command line, rather than in settings."""
+    return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.COMMANDLINE
 
 
 @main.command()

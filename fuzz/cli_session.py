@@ -38,12 +38,13 @@ class Session:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from fuzz.cluster import ClusterError
         from fuzz.findings import ExportError
         from impl.config import SubjectError
         from oracle.device.backend import NoDeviceError
         from oracle.scenario import ScenarioError
 
-        if isinstance(error, (ExportError, SubjectError, ScenarioError, NoDeviceError, OSError)):
+        if isinstance(error, (ClusterError, ExportError, SubjectError, ScenarioError, NoDeviceError, OSError)):
             self.terminal.could_not_run(str(error))
             sys.exit(COULD_NOT_RUN)
 

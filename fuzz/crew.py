@@ -8,7 +8,7 @@ import heapq
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self
@@ -27,62 +27,18 @@ from fuzz.expendable import (
     limits_on,
     wait_for,
 )
-from fuzz.findings import Span
-from fuzz.jobs import Played, Setup, play, reloaded
+from fuzz.jobs import Setup, play, reloaded
+from fuzz.ranges import Fell, Outcome, Past, Ranges
 from fuzz.verdict import Judgement, Verdict
 from oracle import contracts
-from oracle.scenario import Scenario
 
 RANGE_S: Final = 0.05
 """How long a range should take: short, so that a run ends soon, and long beside the handing out."""
 MAX_RANGE: Final = 64
 MAX_AHEAD: Final = 4096
 """Scenarios that may be out, or back, before the first of them is taken."""
-NO_END: Final = 1 << 62
 PATIENCE_S: Final = 0.2
 """How long to wait for an answer before looking around."""
-
-
-@dataclass(frozen=True)
-class Past:
-    """What a process had been through at some time: ends of spans, of which it has been through more since."""
-
-    ends: "array[int]"
-    length: int
-    last: int
-    """The end of the last span at that time, which may have grown."""
-    own: Span
-    """What it has been through of the range it was at."""
-
-    def spans(self) -> tuple[Span, ...]:
-        """In order, those side by side as one."""
-        ends = [*self.ends[: self.length]]
-        if ends and self.last == self.own[0]:
-            ends[-1] = self.own[1]
-        else:
-            ends[-1:] = [self.last] if ends else []
-            ends += self.own
-        return tuple((first, stop) for first, stop in zip(ends[::2], ends[1::2], strict=True) if first < stop)
-
-
-@dataclass(frozen=True)
-class Fell:
-    """A scenario on which a subject failed, or the checker did."""
-
-    index: int
-    position: int
-    """Place of the subject."""
-    scenario: Scenario
-    judgement: Judgement
-    past: Past
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a range."""
-
-    played: Played
-    fell: Sequence[Fell]
 
 
 @dataclass(order=True, frozen=True)
@@ -117,12 +73,7 @@ class Crew:
 
     def __init__(self, setup: Setup, size: int, limits: Limits, first: int = 0) -> None:
         self.limits = limits_on(setup.device, limits)
-        self.next = first
-        """The first scenario that has not been taken from here."""
-        self.may_go_out = NO_END
-        """The first scenario that may not be handed out."""
-        self.until_s: float | None = None
-        """When to hand out no more, on the monotonic clock."""
+        self.ranges = Ranges(first)
         self.tick: Callable[[], None] = lambda: None
         """Called a few times a second, whatever is being waited for."""
         self.warnings: list[str] = []
@@ -134,9 +85,7 @@ class Crew:
             self._make_setup = partial(reloaded, specs, str(setup.device), setup.mix, setup.seed)
         self._made = 0
         self._workers = [_Worker(self._process()) for _ in range(size)]
-        self._out = first
         self._again: list[_Range] = []
-        self._back: dict[int, Outcome] = {}
         self._died: dict[int, list[Fell]] = defaultdict(list)
         self._range_size = 1
 
@@ -147,25 +96,9 @@ class Crew:
         for worker in self._workers:
             worker.process.kill()
 
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is out or waits to be taken, and nothing more may go out."""
-        return self.next == self._out and (self._is_late or self._out >= self.may_go_out)
-
-    @property
-    def _is_late(self) -> bool:
-        return self.until_s is not None and time.monotonic() >= self.until_s
-
     def work(self) -> None:
         """Hand out what may go out, and take in what comes back within a moment."""
         self._attend(())
-
-    def in_order(self) -> Iterator[Outcome]:
-        """What has come back, as far as nothing before it is missing."""
-        while self.next in self._back:
-            outcome = self._back.pop(self.next)
-            yield outcome
-            self.next = outcome.played.stop
 
     def ask(
         self, job: Job, *arguments: Any, max_time_s: float | None = None, hear: Callable[[Any], None] | None = None
@@ -246,11 +179,8 @@ class Crew:
     def _next_range(self) -> _Range | None:
         if self._again:
             return heapq.heappop(self._again)
-        stop = min(self._out + self._range_size, self.may_go_out, self.next + MAX_AHEAD)
-        if self._is_late or stop <= self._out:
-            return None
-        given, self._out = _Range(self._out, stop), stop
-        return given
+        span = self.ranges.cut(self._range_size, MAX_AHEAD)
+        return None if span is None else _Range(*span)
 
     def _take_in(self, worker: _Worker, message: Message) -> None:
         done = worker.range
@@ -262,9 +192,8 @@ class Crew:
                     Fell(index, position, scenario, judgement, worker.past(index))
                     for index, position, scenario, judgement in played.failures
                 ]
-                self._back[done.first] = Outcome(
-                    played, sorted((*fell, *died), key=lambda own: (own.index, own.position))
-                )
+                fell = sorted((*fell, *died), key=lambda own: (own.index, own.position))
+                self.ranges.put(done.first, Outcome(played, fell))
                 took_s = (time.monotonic() - worker.since_s) / (done.stop - done.first)
                 self._range_size = max(1, min(MAX_RANGE, int(RANGE_S / max(took_s, 1e-9))))
                 if not done.spared:

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from fuzz.cause import Cause
-from fuzz.crew import Crew, Fell
+from fuzz.crew import Crew
 from fuzz.expendable import Death
 from fuzz.findings import NOT_SERVED, Before, Failure, Finding, Span, shrunk
 from fuzz.jobs import alone, follow, smaller
+from fuzz.ranges import Fell
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import supports
 from impl.config import Subject
@@ -37,8 +38,6 @@ class Examiner:
     """Looks into failures, with fresh processes of a crew."""
 
     def __init__(self, crew: Crew, subjects: Sequence[Subject], seed: int, shrink_time_s: float) -> None:
-        self.interrupted = False
-        """Whether Ctrl-C cut one short."""
         self._crew = crew
         self._subjects = subjects
         self._seed = seed
@@ -48,16 +47,7 @@ class Examiner:
 
     def __call__(self, fell: Fell) -> tuple[Finding, Cause]:
         """A finding, and what is known of its cause."""
-        subject = self._subjects[fell.position]
-        failure = Failure(fell.scenario, subject.name, subject.spec, fell.judgement)
-        try:
-            if not self.interrupted:
-                return self._examined(fell, failure)
-        except KeyboardInterrupt:
-            self.interrupted = True
-        return failure.told()
-
-    def _examined(self, fell: Fell, failure: Failure) -> tuple[Finding, Cause]:
+        failure = fell.failure(self._subjects)
         hangs = failure.judgement.verdict is Verdict.HANGS
         runs, more_runs = (1, 1) if hangs else (RUNS, MORE_RUNS)
         if failure.judgement.contract in DEATHS:

@@ -82,6 +82,27 @@ def _schedule_features(scenario: Scenario) -> Iterable[str]:
         yield "three chunks"
 
 
+def finer(scenario: Scenario) -> set[str]:
+    """More labels, for pairs: many groups and chunks, and where in its batch a request is continued."""
+    tasks = {request.name: request.task for request in scenario.requests}
+    chunks: Counter[str] = Counter()
+    found = set()
+    for step in scenario.steps:
+        names = [name for name, _ in step.scheduled]
+        if len([task for task, _ in groupby(names, key=tasks.__getitem__)]) > 3:
+            found.add("four groups")
+        if len(names) > 1:
+            last = len(names) - 1
+            places = (
+                {0: "first", last: "last"}.get(place, "between") for place, name in enumerate(names) if chunks[name]
+            )
+            found.update(f"continued {place}" for place in places)
+        chunks.update(names)
+    if max(chunks.values(), default=0) > 3:
+        found.add("four chunks")
+    return found
+
+
 def owed(mix: Mix) -> set[str]:
     """What a long enough run over this mix must have had."""
     due = {*mix.pooling_types, *mix.dtypes, *(f"level {level}" for level in mix.levels)}

@@ -18,6 +18,7 @@ from fuzz.features import features
 from fuzz.findings import NOT_SERVED, Failure, Span, shrunk
 from fuzz.mix import Mix
 from fuzz.start import runs_on, start
+from fuzz.together import Together, note, note_scenario
 from fuzz.verdict import Judgement, Verdict
 from fuzz.world import World, supports
 from impl.config import Subject, SyncBudget
@@ -56,9 +57,18 @@ class Played:
     scenarios: int = 0
     comparisons: int = 0
     mix: Counter[str] = field(default_factory=Counter)
+    together: Together = field(default_factory=dict)
     verdicts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, int, Scenario, Judgement]] = field(default_factory=list)
     """Index, place of the subject, scenario and judgement of what failed or is not known; in none of the counts."""
+
+    def add(self, other: "Played") -> None:
+        """Count another range too, but not its failures."""
+        self.scenarios += other.scenarios
+        self.comparisons += other.comparisons
+        self.mix += other.mix
+        note(self.together, other.together)
+        self.verdicts += other.verdicts
 
 
 def play(setup: Setup, watch: Watch, first: int, stop: int, spared: Sequence[int]) -> Played:
@@ -70,6 +80,7 @@ def play(setup: Setup, watch: Watch, first: int, stop: int, spared: Sequence[int
             continue
         played.scenarios += 1
         played.mix.update(features(scenario))
+        note_scenario(played.together, scenario)
         for position, judgement in judgements:
             if judgement.verdict.is_finding or judgement.verdict is Verdict.UNKNOWN:
                 played.failures.append((index, position, scenario, judgement))

@@ -17,8 +17,8 @@ from msgspec import UNSET, Meta, UnsetType
 NAMES: Final = ("poolproof.toml", "pyproject.toml")
 COMMANDS: Final = {
     "fuzz": (
-        "subject", "max-time", "max-scenarios", "workers", "hang-after", "memory-limit", "device", "sync-budget",
-        "save", "ledger", "known", "report",
+        "subject", "max-time", "max-scenarios", "workers", "engine", "address", "hang-after", "memory-limit",
+        "device", "sync-budget", "save", "ledger", "known", "report",
     ),
     "check": ("subject", "device", "sync-budget", "save", "ledger", "regressions", "known", "report"),
     "replay": ("device", "sync-budget"),
@@ -44,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     workers: (
         Annotated[int, Meta(ge=0, description="How many processes share the work of `poolproof fuzz`.")] | UnsetType
     ) = UNSET
+    engine: Annotated[Literal["local", "ray"], Meta(description="Where `poolproof fuzz` runs.")] | UnsetType = UNSET
+    address: Annotated[str, Meta(description="The Ray cluster, as HOST:PORT.")] | UnsetType = UNSET
     hang_after: (
         Annotated[
             str, Meta(description="How long a scenario may take before it counts as one that hangs, such as 10s.")

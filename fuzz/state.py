@@ -19,10 +19,11 @@ import torch
 from fuzz.campaign import Campaign
 from fuzz.cause import Cause
 from fuzz.findings import finding_from, write_atomically
+from fuzz.together import note
 from impl.config import SubjectError
 from oracle.scenario import ScenarioError, check_version, convert, parse_json
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 FILE_NAME: Final = "campaign.state"
 LOCK_NAME: Final = "campaign.lock"
 KEEP_EVERY_S: Final = 1.0
@@ -47,6 +48,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     comparisons: int
     elapsed_s: float
     mix: dict[str, int]
+    together: dict[str, list[str]]
     verdicts: dict[str, int]
     doubts: list[str]
     known: list[_Known]
@@ -70,6 +72,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         report = campaign.report
         report.scenarios, report.comparisons = self.scenarios, self.comparisons
         report.mix, report.verdicts = Counter(self.mix), Counter(self.verdicts)
+        note(report.together, self.together)
         for doubt in self.doubts:
             campaign.doubt(doubt)
         campaign.started_s -= self.elapsed_s
@@ -141,6 +144,7 @@ class Keeper:
             comparisons=report.comparisons,
             elapsed_s=time.monotonic() - campaign.started_s,
             mix=dict(report.mix),
+            together={name: sorted(beside) for name, beside in report.together.items()},
             verdicts=dict(report.verdicts),
             doubts=report.doubts,
             known=[_Known(cause, finding.to_file()) for cause, finding in campaign.findings.known],

@@ -16,11 +16,11 @@ import torch
 
 from fuzz.campaign import Budget, Event, Listener, Progressed, Report, fuzz
 from fuzz.check_each import check
-from fuzz.crew import Past
 from fuzz.examine import last_of
 from fuzz.expendable import Limits
 from fuzz.export import as_pytest
 from fuzz.findings import ExportError, read
+from fuzz.ranges import Past
 from fuzz.replay import replay
 from fuzz.state import FILE_NAME, kept_in
 from fuzz.workers import in_workers
@@ -107,6 +107,7 @@ def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     for report in (one, two):
         assert seen(report) == seen(alone)
         assert (report.mix, report.verdicts) == (alone.mix, alone.verdicts)
+        assert report.together == alone.together
         assert (report.scenarios, report.comparisons) == (alone.scenarios, alone.comparisons)
 
 
