@@ -237,7 +237,11 @@ def _verified(
             asks["use_activation"] = None
         if request.is_token_task and draw.chance(0.05):
             asks["step_tag_id"] = 9
-        asked.append(msgspec.structs.replace(request, **asks))
+        own = msgspec.structs.replace(request, **asks)
+        if own.dimensions is not None and own.dimensions > width and not refusal(own, options):
+            # The model can deliver them, but the request asks for fewer columns.
+            own = msgspec.structs.replace(own, dimensions=None)
+        asked.append(own)
     refused = [request for request in asked if refusal(request, options)]
     return tuple(request for request in asked if request not in refused), refused
 
