@@ -27,7 +27,10 @@ CPU = torch.device("cpu")
 SEED = 1
 ENOUGH = 3000
 """Scenarios within which the fuzzer should come upon any of the mistakes."""
-OF_ENGINES = {"batch-belongs-together", "every-request-finishes", "finishes-once", "nothing-left-behind"}
+OF_ENGINES = {
+    "batch-belongs-together", "every-request-finishes", "finishes-once", "nothing-left-behind",
+    "step-output-is-a-snapshot",
+}  # fmt: skip
 """Contracts that only an engine can break; `test_engine` has the bad engines."""
 OF_DEVICES = {"sync-budget", "waits-do-not-grow"}
 """Contracts that no pooler breaks on a CPU; `zoo_sim` has those that break them on the simulated device."""
