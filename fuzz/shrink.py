@@ -53,6 +53,7 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
     yield from _shorter_chunks(scenario)
     yield from _plainer_requests(scenario)
     yield from _calmer_traffic(scenario)
+    yield from _sooner_traffic(scenario)
     yield from _renamed(scenario)
 
 
@@ -132,6 +133,41 @@ def _calmer_traffic(scenario: Scenario) -> Iterator[Scenario]:
             if plainer != arrival:
                 arrivals = (*traffic.arrivals[:place], plainer, *traffic.arrivals[place + 1 :])
                 yield replace(scenario, traffic=replace(traffic, arrivals=arrivals))
+
+
+def _sooner_traffic(scenario: Scenario) -> Iterator[Scenario]:
+    """With one step less before something reaches the engine, and perhaps one token less to compute until then."""
+    traffic = scenario.traffic
+    if traffic is None:
+        return
+    moments = {
+        *traffic.cache_resets,
+        *(own.at for own in traffic.arrivals),
+        *(own.abort_at or 0 for own in traffic.arrivals),
+    }
+    for moment in sorted(moments - {0}):
+        sooner = replace(scenario, traffic=_one_step_less(traffic, moment))
+        yield sooner
+        for place, request in enumerate(scenario.requests):
+            if request.prompt_len > 1:
+                shorter = replace(request, prompt_token_ids=request.prompt_token_ids[:-1])
+                yield _with_request(sooner, place, shorter)
+
+
+def _one_step_less(traffic: Traffic, moment: int) -> Traffic:
+    """With all that happens from a moment on one step earlier."""
+
+    def moved(at: int) -> int:
+        return at - (at >= moment)
+
+    return replace(
+        traffic,
+        cache_resets=tuple(sorted({moved(at) for at in traffic.cache_resets})),
+        arrivals=tuple(
+            replace(own, at=moved(own.at), abort_at=None if own.abort_at is None else moved(own.abort_at))
+            for own in traffic.arrivals
+        ),
+    )
 
 
 def _shorter_models(scenario: Scenario, traffic: Traffic) -> Iterator[Scenario]:

@@ -6,7 +6,7 @@ from fuzz.campaign import scenarios
 from fuzz.mix import for_subjects
 from fuzz.shrink import candidates, shrink
 from impl.builtin import BUILTIN
-from oracle.scenario import Scenario, problems
+from oracle.scenario import Arrival, Options, Request, Scenario, Traffic, problems
 
 MIX = for_subjects(BUILTIN.values())
 
@@ -44,6 +44,27 @@ def test_a_cause_is_laid_bare() -> None:
         assert [request.name for request in smallest.requests] == ["a", "b"]
         assert sorted(request.prompt_len for request in smallest.requests) == [1, 2]
         assert [len(step.scheduled) for step in smallest.steps] in ([2, 1], [1, 2])
+
+
+def test_what_reaches_an_engine_moves_to_its_beginning() -> None:
+    """As if a reset hit a request under way, that computes a token a step, after another arrived."""
+
+    def reset_while_under_way(scenario: Scenario) -> bool:
+        traffic = scenario.traffic
+        if traffic is None or len(scenario.requests) < 2 or not traffic.cache_resets:
+            return False
+        (first, second), reset = traffic.arrivals, traffic.cache_resets[-1]
+        return first.at < second.at and first.at < reset < first.at + scenario.requests[0].prompt_len
+
+    requests = tuple(Request(name, "token_embed", (1,) * 9) for name in "ab")
+    traffic = Traffic((Arrival(at=3), Arrival(at=7)), cache_resets=(5, 9))
+    start = Scenario(requests, (), Options(level="engine"), traffic)
+    assert reset_while_under_way(start)
+    smallest = shrink(start, reset_while_under_way, max_time_s=20).scenario
+    assert smallest.traffic is not None
+    assert [arrival.at for arrival in smallest.traffic.arrivals] == [0, 1]
+    assert smallest.traffic.cache_resets == (1,)
+    assert [request.prompt_len for request in smallest.requests] == [2, 1]
 
 
 def test_shrinking_stops_when_its_time_is_up() -> None:
