@@ -53,10 +53,11 @@ class Approx:
         return tuple(self.value.shape)
 
     def wrong(self, actual: torch.Tensor) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Mask of the elements of `actual` outside the budget; nan is right only where nan is due."""
+        """Mask of the elements of `actual` outside the budget; nan is right only where nan is due, as is infinity."""
         got = as_float64(actual)
         with np.errstate(invalid="ignore"):
-            wrong = ~(np.abs(got - self.value) <= self.error)
+            # The budget of an infinite value is infinite too, and would let every number pass.
+            wrong = ~(np.abs(got - self.value) <= self.error) | np.isinf(self.value)
         if wrong.any():
             wrong &= (got != self.value) & ~(np.isnan(got) & np.isnan(self.value))
         return wrong

@@ -287,6 +287,13 @@ def test_the_element_furthest_outside_its_budget_is_told() -> None:
     assert told.startswith("request a got nan at [1]")
 
 
+def test_an_infinity_in_the_wrong_place_is_told_without_a_warning() -> None:
+    call = called([1])
+    due = Approx(np.array([1.0, np.inf]), np.array([np.inf, np.inf]), torch.float32)
+    told = str(said("values", outcome(call, [torch.tensor([1.0, float("-inf")])], expected=[due])))
+    assert told == "request a got -inf at [1], but should get inf within inf (1 of 2 elements are off)"
+
+
 @pytest.mark.parametrize("element", [0, 1, 2])
 def test_elements_within_their_budget_are_not_told(element: int) -> None:
     call = called([1])

@@ -50,7 +50,9 @@ def wrong_row(origin: Callable[[torch.Tensor], str], expected: torch.Tensor, act
 def worst_element(expected: Approx, actual: torch.Tensor, wrong: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
     """The element furthest outside its budget."""
     got = as_float64(actual)
-    excess = np.where(wrong, np.nan_to_num(np.abs(got - expected.value) - expected.error, nan=np.inf), -np.inf)
+    # Of two infinities, or of what is no number, the difference is none either: nothing is further off.
+    with np.errstate(invalid="ignore"):
+        excess = np.where(wrong, np.nan_to_num(np.abs(got - expected.value) - expected.error, nan=np.inf), -np.inf)
     place = tuple(int(i) for i in np.unravel_index(excess.argmax(), excess.shape))
     return (
         f"{got[place]:.9g} at {list(place)}, but should get {expected.value[place]:.9g} "

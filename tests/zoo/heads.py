@@ -46,6 +46,15 @@ class Apart(Layer):
         return finish("classify", logits, params, self.head)
 
 
+@bad_layer("values")
+class InfinityClamped(Apart):
+    """Logits are clamped to the dtype's range, so that JSON can hold them; a client takes them for numbers."""
+
+    def calibrated(self, logits: torch.Tensor) -> torch.Tensor:
+        most = torch.finfo(logits.dtype).max
+        return super().calibrated(logits).clamp(-most, most)
+
+
 @bad_layer("row-count")
 class DimensionsOfTheNeighbour(Layer):
     """The list of dimensions was made in another order than the results."""
