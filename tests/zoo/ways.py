@@ -194,11 +194,11 @@ def _changed(random: Random, corpus: Sequence[list[float]]) -> list[float]:
     return told
 
 
-WAYS: Final[dict[str, tuple[Way, int]]] = {
-    "seeded": (seeded, 1),
-    "steered": (steered, 1),
-    "coverage": (by_coverage, 1),
-    "hypothesis": (by_hypothesis, 6),
-    "target": (by_target, 6),
+WAYS: Final[dict[str, tuple[Way, int, int]]] = {
+    "seeded": (seeded, 1, 1),
+    "steered": (steered, 1, 1),
+    "coverage": (by_coverage, 4, 1),
+    "hypothesis": (by_hypothesis, 4, 6),
+    "target": (by_target, 4, 6),
 }
-"""By name, with what the number of scenarios is divided by, as those of Hypothesis take so much longer."""
+"""By name, with what the numbers of seeds and of scenarios are divided by, as some take so much longer."""
