@@ -25,6 +25,8 @@ from oracle.scenario import Scenario
 
 LIMITS: Final = Limits(scenario_s=30.0)
 """For what lies between two signs of life, shrinking included."""
+INSTEAD: Final = "what is told comes from a search instead"
+"""How a note ends that says that a check came to no end."""
 
 
 def check(
@@ -101,9 +103,11 @@ def _check_subject(
     """Check a subject in this process; each event is a sign of life."""
 
     def tell(event: Event) -> None:
-        watch.begin(0, 0)
+        # Nobody may listen for a while: that is not the subject's time.
+        watch.rest()
         if not isinstance(event, Started):
             watch.tell(event)
+        watch.begin(0, 0)
 
     watch.begin(0, 0)
     return check_one(subject, named(device), directory, tell, fixed, ledger)
@@ -130,7 +134,7 @@ def _searched(
     budget = Budget(max_scenarios=FIXED_SCENARIOS)
     report = fuzz([subject], budget, FIXED_SEED, device, directory, tell, ledger, in_workers(1, Limits()))
     report.seed = None
-    report.notes.append(f"{how}{at}; what is told comes from a search instead")
+    report.notes.append(f"{how}{at}; {INSTEAD}")
     if not report.findings:
         report.doubts.append(f"{how}{at}, and a search does not show on which scenario")
     return report

@@ -311,13 +311,14 @@ def releases(versions: tuple[str, ...], markdown: Path | None, ledger_directory:
     with Session(as_json) as session:
         from fuzz.findings import write_atomically
         from fuzz.releases import RELEASES, survey
-        from fuzz.releases_table import show
+        from fuzz.releases_table import progress, show
 
         wanted = [version for version in RELEASES if version in versions] if versions else list(RELEASES)
         unknown = sorted(set(versions) - set(RELEASES))
         if unknown:
             raise click.UsageError(f"no release that loads: {', '.join(unknown)}; those that do: {', '.join(RELEASES)}")
-        seen = survey(wanted, session.ledger(ledger_directory), lambda event: None)
+        with progress(len(wanted)) as tell:
+            seen = survey(wanted, session.ledger(ledger_directory), tell)
         show(seen, as_json)
         if markdown is not None:
             write_atomically(markdown, seen.as_markdown())

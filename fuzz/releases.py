@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from fuzz.campaign import Listener
-from fuzz.check_each import check
+from fuzz.check_each import INSTEAD, check
 from fuzz.explain import explain, headline
 from fuzz.findings import Finding
 from fuzz.ledger import Known
@@ -144,6 +144,7 @@ def survey(versions: Sequence[str], ledger: Sequence[Known], listener: Listener)
     for device in ("cpu", SIMULATED):
         report = check(list(judged), named(device), None, listener, ledger=ledger)
         result.errors += [text for text in (report.error, *report.doubts) if text]
+        result.errors += [note for note in report.notes if note.endswith(INSTEAD)]
         for finding in report.findings:
             if (finding.contract in _OF_WAITS) == (device == SIMULATED):
                 judged[finding.subject].findings.append(finding)

@@ -1,6 +1,8 @@
 """Shows what `fuzz.releases` found: tables for a person, one JSON object for a program."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import click
@@ -9,12 +11,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fuzz.campaign import Event, Listener, Progressed
 from fuzz.explain import headline
 from fuzz.releases import Status, Survey
 
 _SIGNS: Final[dict[Status, str]] = {"holds": "", "violates": "x", "not applicable": "-"}
 _WIDE: Final = 160
 """Columns of a page that is not a terminal's."""
+
+
+@contextmanager
+def progress(releases: int) -> Iterator[Listener]:
+    """A line on a terminal that says how far a survey is, and what tells it so."""
+    console = Console(stderr=True, highlight=False)
+    with console.status("") as status:
+
+        def tell(event: Event) -> None:
+            if isinstance(event, Progressed):
+                scenarios, findings = f"{event.scenarios:,} scenarios", f"{event.findings:,} findings"
+                status.update(f"checking {releases} releases, twice: {scenarios}, {findings}; {escape(event.now)}")
+
+        yield tell
 
 
 def show(survey: Survey, as_json: bool) -> None:

@@ -127,6 +127,24 @@ def test_a_check_survives_what_it_checks(tmp_path: Path, monkeypatch: pytest.Mon
     assert any("465,977 schedules" in note for note in report.notes)
 
 
+def test_a_check_that_nobody_listens_to_for_a_while_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def talks(subject: Subject, device: torch.device, directory: object, tell: Listener, *_: object) -> Report:
+        for number in range(100):
+            tell(Progressed(number, 0, 0, 0.0, "x" * 10_000))  # more than a pipe holds
+        return Report([subject.name], None)
+
+    naps = iter([2.0])
+
+    def listener(event: Event) -> None:
+        if isinstance(event, Progressed):
+            time.sleep(next(naps, 0))
+
+    monkeypatch.setattr("fuzz.check_each.check_one", talks)
+    monkeypatch.setattr("fuzz.check_each.LIMITS", Limits(0.5))
+    report = check(["hostsplit", "packed"], CPU, None, listener)
+    assert (report.subjects, report.notes) == (["hostsplit", "packed"], [])
+
+
 def test_time_ends_a_run_and_progress_is_told() -> None:
     told: list[Event] = []
     search = in_workers(2, LIMITS)
