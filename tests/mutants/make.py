@@ -28,6 +28,9 @@ ORACLE_SAMPLE: Final = 300
 PAGE: Final = ROOT / "docs/mutants.md"
 ARGUED: Final = Path(__file__).parent / "argued.toml"
 
+ANY: Final = "*"
+"""For what a line becomes: whatever it is, unless somebody notices."""
+
 Argued = dict[tuple[str, str, str], str]
 """By module and lines, why nobody can notice it."""
 
@@ -89,7 +92,7 @@ def _judge(tree: Path, name: str, count: int) -> Part:
     argued = _argued()
     started = time.monotonic()
     for place, one in enumerate(drawn, 1):
-        said = put_before(tree, one, _judges(one.module)[: 1 if one.key in argued else None])
+        said = put_before(tree, one, _judges(one.module)[: 1 if _why(one, argued) else None])
         judged.append((one, said))
         if said and one.key in argued:
             raise SystemExit(f"{one.key} is argued equivalent, yet noticed: {said}")
@@ -111,6 +114,10 @@ def _argued() -> Argued:
     return {(entry["module"], entry["was"], entry["becomes"]): entry["why"] for entry in entries}
 
 
+def _why(one: Mutant, argued: Argued) -> str | None:
+    return argued.get(one.key) or argued.get((one.module, one.was, ANY))
+
+
 def head(count: int) -> str:
     """How the page came about."""
     return HEAD.format(
@@ -122,7 +129,7 @@ def head(count: int) -> str:
 def section(part: Part, argued: Argued) -> str:
     """What became of a part."""
     caught = Counter(by for _, by in part.judged if by)
-    equivalent = sum(not by and one.key in argued for one, by in part.judged)
+    equivalent = sum(not by and _why(one, argued) is not None for one, by in part.judged)
     gaps = len(part.judged) - caught.total() - equivalent
     score = 100 * caught.total() / (len(part.judged) - equivalent)
     lines = [
@@ -137,7 +144,7 @@ def section(part: Part, argued: Argued) -> str:
     lines += ["", "Survivors:"]
     for one, by in part.judged:
         if not by:
-            why = argued.get(one.key, "**A gap**: nothing notices it.")
+            why = _why(one, argued) or "**A gap**: nothing notices it."
             lines += ["", f"`{one.module}`, {one.operator}. {why}", ""]
             lines += ["```diff", f"- {one.was}", f"+ {one.becomes}", "```"]
     return "\n".join(lines) + "\n"
