@@ -101,6 +101,7 @@ def _walk(campaign: Campaign, subject: Subject) -> None:
         if run(scenario, subject, campaign.device).verdict is Verdict.HOLDS:
             judgement = _kept_elsewhere(judgement, "a whole path is right, but a step from its pooling states is not")
         campaign.settle(scenario, subject, replace(judgement, comparisons=0))
+        campaign.tell(f"ALL, {seen.total():,} transitions failed")
 
     def tell(coverage: Coverage) -> None:
         campaign.report.scenarios += 1
