@@ -112,7 +112,7 @@ def test_the_v2_runner_does_not() -> None:
 def test_a_steps_results_name_the_requests_of_the_next_until_0_13(subject: str) -> None:
     """https://github.com/vllm-project/vllm/pull/31584."""
     (finding,) = of(LIVE, search(subject, 500))
-    assert len(finding["scenario"]["requests"]) == 2
+    assert len(finding["scenario"]["requests"]) == 1
 
 
 @pytest.mark.parametrize("subject", ["vllm-v1==0.14.0", "vllm-v1==0.32.0"])
@@ -146,4 +146,6 @@ def test_a_token_task_that_hits_the_prefix_cache_lost_those_rows(release: str, i
     file = tmp_path / "scenario.json"
     file.write_text(dumps(Scenario(requests, (), options, traffic)))
     found = run(f"vllm-v1=={release}", "replay", str(file))
-    assert ["partial prefill not supported with ALL" in one["message"] for one in found] == [True] * is_wrong
+    # Until 0.13 a run that goes on to its end also shows the live list of ids.
+    others = [finding for finding in found if finding["contract"] != LIVE]
+    assert ["partial prefill not supported with ALL" in one["message"] for one in others] == [True] * is_wrong
