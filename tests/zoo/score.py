@@ -119,7 +119,7 @@ def page(scores: Sequence[Score]) -> str:
     lines = [
         "# The zoo: what the harness catches",
         "",
-        "Made by `python -m tests.zoo.score --output docs/zoo.md`.",
+        f"Made by `python -m tests.zoo.score --output docs/zoo.md{' --checks' if checked else ''}`.",
         "",
         f"{len(scores)} bad poolers (`tests/zoo`), each with one realistic mistake, against generic scenarios of",
         f"{seeds} seeds, up to {MOST:,} each, about what `poolproof fuzz --max-time 30s` runs; and against",
