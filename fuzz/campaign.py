@@ -17,7 +17,7 @@ import torch
 from fuzz.canary import CANARY
 from fuzz.cause import Cause, cause
 from fuzz.draws import SeededDraw
-from fuzz.features import FLOOR, features, owed
+from fuzz.features import FLOOR, owed
 from fuzz.findings import Finding, Findings, from_failure
 from fuzz.generator import generate
 from fuzz.ledger import Known, recall
@@ -172,8 +172,7 @@ class Campaign:
             judgements.append(judgement)
             self.settle(scenario, subject, judgement)
         self.report.scenarios += 1
-        self.report.mix.update(features(scenario))
-        note_scenario(self.report.together, scenario)
+        self.report.mix.update(note_scenario(self.report.together, scenario))
         return judgements
 
     def open_ledger(self, ledger: Sequence[Known]) -> None:

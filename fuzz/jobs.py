@@ -14,7 +14,6 @@ import torch
 
 from fuzz.campaign import scenarios
 from fuzz.expendable import OUT_OF_MEMORY, Watch
-from fuzz.features import features
 from fuzz.findings import NOT_SERVED, Failure, Span, shrunk
 from fuzz.mix import Mix
 from fuzz.start import runs_on, start
@@ -79,8 +78,7 @@ def play(setup: Setup, watch: Watch, first: int, stop: int, spared: Sequence[int
         if judgements is None:
             continue
         played.scenarios += 1
-        played.mix.update(features(scenario))
-        note_scenario(played.together, scenario)
+        played.mix.update(note_scenario(played.together, scenario))
         for position, judgement in judgements:
             if judgement.verdict.is_finding or judgement.verdict is Verdict.UNKNOWN:
                 played.failures.append((index, position, scenario, judgement))

@@ -21,10 +21,12 @@ def note(together: Together, others: Mapping[str, Iterable[str]]) -> None:
         together.setdefault(name, set()).update(beside)
 
 
-def note_scenario(together: Together, scenario: Scenario) -> None:
-    """Add the features of one scenario."""
-    found = _labels(scenario)
+def note_scenario(together: Together, scenario: Scenario) -> set[str]:
+    """Add the features of one scenario, and hand back those that are counted singly too."""
+    single = features(scenario)
+    found = single | finer(scenario)
     note(together, dict.fromkeys(found, found))
+    return single
 
 
 def num_pairs(together: Together) -> int:
@@ -39,7 +41,7 @@ def to_come(together: Together, more: Iterable[Scenario]) -> Counter[tuple[str, 
     """
     missing = Counter[tuple[str, str]]()
     for scenario in more:
-        for one, other in combinations(sorted(_labels(scenario)), 2):
+        for one, other in combinations(sorted(features(scenario) | finer(scenario)), 2):
             if other not in together.get(one, ()):
                 missing[one, other] += 1
     return missing
@@ -53,7 +55,3 @@ def told(together: Together, missing: Counter[tuple[str, str]], num_more: int) -
     named = [f"{one} + {other}" for (one, other), _ in sorted(missing.items(), key=lambda own: (-own[1], own[0]))]
     rest = f", and {len(named) - MOST_TOLD} others" if len(named) > MOST_TOLD else ""
     return f"{came}; {num_more:,} more scenarios would bring: {', '.join(named[:MOST_TOLD])}{rest}"
-
-
-def _labels(scenario: Scenario) -> set[str]:
-    return features(scenario) | finer(scenario)
